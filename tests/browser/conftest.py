@@ -14,7 +14,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 @pytest.fixture
 def jupyter(tmp_path, elsewhere):
-    """Starts JupyterLab or Notebook 7 on the current folder: URL of a notebook in it."""
+    """Starts JupyterLab or Notebook 7 on the current folder; returns the URL of a notebook."""
     places = {
         f"JUPYTER_{name}_DIR": str(tmp_path / name.lower())
         for name in ("CONFIG", "DATA", "RUNTIME")
@@ -76,12 +76,12 @@ def sheet(browser):
 @pytest.fixture
 def page(browser, request):
     """A page of its own."""
-    own = opened(browser)
-    yield own
+    page = opened(browser)
+    yield page
     folder = os.environ.get("KDLAB_PICTURES")
     if folder:  # how it was left, also by a failed test
-        own.screenshot(path=Path(folder) / f"{request.node.name}.png")
-    own.close()
+        page.screenshot(path=Path(folder) / f"{request.node.name}.png")
+    page.close()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The form of an experiment in a browser: what it tells, what it keeps, a keyboard, and axe."""
+"""The form of an experiment in a browser: faults, typed text, a keyboard, and axe."""
 
 import re
 
@@ -33,12 +33,12 @@ class Shown:
         return {"state": shown.state, "controls": shown.controls, "again": shown.again}
 
     def answer(self):
-        """What the page has asked for since, carried out and shown."""
-        told = [one for one in self.page.evaluate(TOLD) if one["kind"] == "order"]
-        for one in told:
-            self.builder.page._receive(self.builder.page, one, [])
+        """Carry out what the page has asked for since the last call, and show the result."""
+        orders = [order for order in self.page.evaluate(TOLD) if order["kind"] == "order"]
+        for order in orders:
+            self.builder.page._receive(self.builder.page, order, [])
         self.page.evaluate(SAY, self.traits())
-        return [(one["do"], one["name"], one.get("text")) for one in told]
+        return [(order["do"], order["name"], order.get("text")) for order in orders]
 
     def section(self, name):
         return self.page.locator("summary", has_text=re.compile(f"^{name}")).first
@@ -69,8 +69,8 @@ def test_nobody_is_shut_out(form, picture, dark):
         )
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert page.locator(f".kd[data-theme={shade}]").count() == 1
-        found = axe.Axe().run(page).response["violations"]
-        assert [(one["id"], one["nodes"][0]["target"]) for one in found] == []
+        violations = axe.Axe().run(page).response["violations"]
+        assert [(one["id"], one["nodes"][0]["target"]) for one in violations] == []
 
 
 def test_what_is_typed_is_checked_and_what_is_being_typed_stays(form):
@@ -112,8 +112,8 @@ def test_one_of_a_family_is_typed(form):
     pretrained = shown.field("student.pretrained")
     before = pretrained.is_checked()
     pretrained.click()
-    told = "false" if before else "true"
-    assert shown.answer() == [("set", "student.pretrained", told)]
+    value = "false" if before else "true"
+    assert shown.answer() == [("set", "student.pretrained", value)]
     shown.field("student").select_option("students/digits_tiny")
     assert shown.answer() == [("set", "student", "students/digits_tiny")]
     assert not variant.is_visible()

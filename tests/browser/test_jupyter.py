@@ -57,7 +57,7 @@ def notebook(elsewhere):
 
 
 def cells_of(sources):
-    """A notebook of these cells."""
+    """Return the text of a notebook of these cells."""
     cells = [
         {
             "cell_type": "code", "id": f"c{k}", "metadata": {}, "outputs": [],
@@ -72,24 +72,24 @@ def cells_of(sources):
 
 @pytest.fixture
 def runs(elsewhere):
-    """Of each state one, written by hand; nobody trains."""
+    """Runs in each state, written by hand; nobody trains."""
     path = elsewhere / "runs"
     dial = Tunable(name="loss.temperature", value=4.0, range=Range(gt=0))
-    made = {
+    runs = {
         state: WrittenRun(path=path / state, tunables=[dial])
         for state in ("running", "finished", "failed", "stopped", "preparing")
     }
-    made["running"].begin().train(20)
-    made["finished"].begin().train(100).end()
-    made["failed"].begin().train(3).end("failed", "the loss is not finite")
-    made["stopped"].begin().train(50).end("stopped")
-    made["preparing"].say("teacher_training", member=None, epochs=40)
-    return made
+    runs["running"].begin().train(20)
+    runs["finished"].begin().train(100).end()
+    runs["failed"].begin().train(3).end("failed", "the loss is not finite")
+    runs["stopped"].begin().train(50).end("stopped")
+    runs["preparing"].say("teacher_training", member=None, epochs=40)
+    return runs
 
 
 @pytest.mark.slow("JupyterLab, a kernel and Chromium")
 def test_runs_are_said_and_steered_in_lab(jupyter, runs, page, picture, elsewhere):
-    """What comes from the page reaches the run, and what the run says the page."""
+    """Orders from the page reach the run, and events of the run reach the page."""
     running = runs["running"]
     sources = [f"kdlab.attach({run.folder.run_id!r}).live()" for run in runs.values()]
     sources[0] = f"import kdlab\n{sources[0]}"
@@ -99,9 +99,9 @@ def test_runs_are_said_and_steered_in_lab(jupyter, runs, page, picture, elsewher
     page.evaluate(RUN_ALL)
     for state in runs.keys() - {"preparing"}:
         page.locator(f".kd-state[data-state={state}]").first.wait_for()
-    told = page.locator(".kd-verdict").all_inner_texts()
-    assert any("kdlab resume failed" in text and "the loss is" in text for text in told)
-    assert any("Continue: kdlab resume stopped" in text for text in told)
+    verdicts = page.locator(".kd-verdict").all_inner_texts()
+    assert any("kdlab resume failed" in text and "the loss is" in text for text in verdicts)
+    assert any("Continue: kdlab resume stopped" in text for text in verdicts)
     page.locator(".kd-list", has_text="training the teacher").first.wait_for()
     canvas = page.locator("canvas.kdlab-curves").first
     canvas.wait_for()
@@ -132,7 +132,7 @@ def test_runs_are_said_and_steered_in_lab(jupyter, runs, page, picture, elsewher
     pressed(page, "go on")
     until(lambda: len(running.changes()) == 5)
     assert running.changes()[1].set == {"loss.temperature": 4.0}
-    assert [type(one) for one in running.changes()[2:]] == [SaveCheckpoint, Pause, GoOn]
+    assert [type(order) for order in running.changes()[2:]] == [SaveCheckpoint, Pause, GoOn]
     page.get_by_text("requested: go on").first.wait_for()
 
     page.evaluate(SAVE)  # as JupyterLab does by itself after a while
@@ -145,7 +145,7 @@ def test_runs_are_said_and_steered_in_lab(jupyter, runs, page, picture, elsewher
 
 @pytest.mark.nightly
 def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, elsewhere):
-    """Reloaded, restarted and stopped, too."""
+    """The page is reloaded, the kernel restarted, and the run stopped."""
     page.goto(jupyter(notebook))
     page.wait_for_function(IDLE)
     page.evaluate(RUN_ALL)
@@ -187,7 +187,7 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
     chosen = page.get_by_label("Teacher", exact=True).first
 
     def killed():
-        """One that serves now: what was chosen may be a spare by the time of the click."""
+        """Kill a teacher that serves: the chosen one may be a spare by the time of the click."""
         if events("teacher_lost"):
             return True
         if not chosen.input_value():
@@ -267,12 +267,12 @@ def test_a_run_is_watched_in_notebook_7(jupyter, notebook, page, picture, elsewh
 
 
 def pressed(page, name):
-    """The first button of that name, when there is one."""
+    """Click the first button of that name, when there is one."""
     page.get_by_role("button", name=name, exact=True).first.click()
 
 
 def in_a_new_cell(page, code):
-    """Below all others, run."""
+    """Run this code in a new cell below all others."""
     page.evaluate(
         """async code => {
             const app = window.jupyterapp, panel = app.shell.currentWidget;
@@ -299,12 +299,12 @@ def test_each_state_of_a_run_is_said(jupyter, page, picture, elsewhere, module):
     for run in (failed, stopped):
         with pytest.raises(kdlab.KdlabError):
             _ = run.wait().result
-    own = {
+    options = {
         "teacher.recipe.epochs": 10**6,
         "teacher.min_top1": None,
         "compare": ["in_process"],
     }
-    waiting = kdlab.load("smoke/in_process", {"tracking.enabled": False, **own}).start()
+    waiting = kdlab.load("smoke/in_process", {"tracking.enabled": False, **options}).start()
     try:
         until(lambda: list(select(waiting.folder.events, "teacher_training")))
         runs = {
@@ -321,9 +321,9 @@ def test_each_state_of_a_run_is_said(jupyter, page, picture, elsewhere, module):
         page.evaluate(RUN_ALL)
         for state in runs:
             page.locator(f".kd-state[data-state={state}]").first.wait_for()
-        told = page.locator(".kd-verdict").all_inner_texts()
-        assert any(f"kdlab resume {failed.id}" in text and "loss" in text for text in told)
-        assert any(f"Continue: kdlab resume {stopped.id}" in text for text in told)
+        texts = page.locator(".kd-verdict").all_inner_texts()
+        assert any(f"kdlab resume {failed.id}" in text and "loss" in text for text in texts)
+        assert any(f"Continue: kdlab resume {stopped.id}" in text for text in texts)
         page.locator(".kd-list", has_text="training the teacher").first.wait_for()
         picture(f"states_{module}")
     finally:

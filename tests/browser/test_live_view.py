@@ -79,20 +79,20 @@ def trained(ends=None):
             )
         )  # fmt: skip
         if k % 100 == 0:
-            said = ["shirt"] * 3 + [EVIL]
+            answers = ["shirt"] * 3 + [EVIL]
             watch.apply(
                 event(
                     "images_answered", k / 5, member="served/seed0", step=k, epoch=k // 100,
-                    said=said, shares=[10.0 + k / 10] * 4,
+                    said=answers, shares=[10.0 + k / 10] * 4,
                 )
             )  # fmt: skip
     watch.apply(event("teacher_lost", 60.0, teacher="teacher-0", why="killed", resent=3))
-    for code, result, found in (
+    for code, result, text in (
         ("KD-D01", "issue", f"2 images of validation or test are in train, too:\n  {EVIL}"),
         ("KD-D08", "tip", "300 test images: a top-1 of 80 % is known to ± 4.5 points only"),
         ("KD-D04", "passed", ""),
     ):
-        finding = {"code": code, "result": result, "title": "t", "found": found}
+        finding = {"code": code, "result": result, "title": "t", "found": text}
         watch.apply(event("check_made", 60.0, advice="Delete one of each pair", **finding))
     if ends is not None:
         error, result = (EVIL, None) if ends == "failed" else (None, compared())
@@ -117,38 +117,38 @@ def searched():
         watch.apply(
             event("trial_started", 1.0 + k, number=k, values=values, why="suggested")
         )
-        found = {"validation_top1": 50.0 + k % 7}
+        scores = {"validation_top1": 50.0 + k % 7}
         watch.apply(
             event(
                 "trial_done", 1.5 + k, number=k, state="complete", seconds=0.5, ended=k + 1,
-                of_trials=30, set=values, values_found=found,
+                of_trials=30, set=values, values_found=scores,
             )
         )  # fmt: skip
     return watch
 
 
 def pipeline(width=0.5):
-    """What two devices did, newest epoch."""
+    """Return the watch of a pipeline whose first stage takes so many seconds."""
     watch = Watch()
     watch.apply(event("member_started", 0.0, member="tr/seed0", source="tr", seed=0))
-    told = {"member": "tr/seed0", "of_steps": 9, "samples_per_second": 90.0}
-    watch.apply(event("step_logged", 1.0, step=1, loss=1.0, epoch=0, **told))
+    facts = {"member": "tr/seed0", "of_steps": 9, "samples_per_second": 90.0}
+    watch.apply(event("step_logged", 1.0, step=1, loss=1.0, epoch=0, **facts))
     spans = [[0, "teacher", 1, 0.0, width], [1, "block 1", 1, width, 1.0]]
     watch.apply(event("trace_recorded", 2.0, member="tr/seed0", spans=spans))
     return watch
 
 
 def curves(watches):
-    found = {
+    by_key = {
         (*key, label): curve
         for label, watch in watches.items()
         for key, curve in watch.curves.items()
     }
-    return dict(sorted(found.items(), key=lambda one: list(PANELS).index(one[0][0])))
+    return dict(sorted(by_key.items(), key=lambda entry: list(PANELS).index(entry[0][0])))
 
 
 def scene(name):
-    """(state, curves) of the view."""
+    """Return (state, curves) of the view."""
     if name == "sweep":
         watch = searched()
         return watch.page({"train.lr": 0.8, "loss.weight": 0.2}), watch.curves
@@ -171,12 +171,14 @@ HEAT = Tunable(name="loss.temperature", value=4.0, range=Range(gt=0))
 WEIGHT = Tunable(name="loss.kd_weight", value=0.9, range=Range(ge=0))
 
 
-def controls(step="pause", lr=1.0, teachers=("teacher-0", EVIL), said=(0, "", ""), undo=""):
-    """As a run has them."""
+def controls(
+    step="pause", lr=1.0, teachers=("teacher-0", EVIL), reply=(0, "", ""), undo=""
+):
+    """Return the controls that the view of a run has."""
     buttons = [step, "checkpoint", "stop", *[BACK] * bool(undo)]
     dials = [dial(LR, lr), dial(HEAT, 4.0), dial(WEIGHT, 0.9)]
     return {"buttons": buttons, "undo": undo, "teachers": list(teachers), "dials": dials,
-            "reply": list(said)}  # fmt: skip
+            "reply": list(reply)}  # fmt: skip
 
 
 PUSH = """messages => {
@@ -207,7 +209,7 @@ class Shown:
             self.push(state, controls=controls(undo="lr_factor = 1"))
 
     def push(self, state=None, **more):
-        """What was sent since, and a state."""
+        """Push what was sent since the last call, and a state."""
         if state is not None:
             self.sent.append(({"kind": "state", "state": state} | more, b""))
         packed = bench.packed({}, self.sent)[1:]
@@ -227,7 +229,7 @@ def view(sheet):
 
 @pytest.fixture
 def shown(view):
-    """The same, as a page."""
+    """Opens the view of a scene, and returns its page."""
     return lambda *how: view(*how).page
 
 
@@ -241,8 +243,8 @@ def test_no_state_shuts_anybody_out(shown, picture, name, dark):
         page = shown(name, dark, width)
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert page.locator(f".kd[data-theme={'dark' if dark else 'light'}]").count() == 1
-        found = axe.Axe().run(page).response["violations"]
-        assert [(one["id"], one["nodes"][0]["target"]) for one in found] == []
+        violations = axe.Axe().run(page).response["violations"]
+        assert [(one["id"], one["nodes"][0]["target"]) for one in violations] == []
         picture(f"live_{name}_{width}_{'dark' if dark else 'light'}")
     assert page.title() == "live"  # whatever names say is text
 
@@ -271,7 +273,7 @@ def test_a_chart_is_read_zoomed_and_moved_by_keyboard(shown):
     page = shown("running")
     plot = page.locator(".kd-plot").first
     assert "newest: loss 0.5" in plot.get_attribute("aria-label")
-    whole = plot.screenshot()
+    unzoomed = plot.screenshot()
     plot.focus()
     plot.press("ArrowLeft")
     tip = page.locator(".kd-tip:visible").first
@@ -285,7 +287,7 @@ def test_a_chart_is_read_zoomed_and_moved_by_keyboard(shown):
     assert plot.screenshot() != zoomed
     plot.press("0")
     plot.evaluate("plot => plot.blur()")
-    assert plot.screenshot() == whole
+    assert plot.screenshot() == unzoomed
 
 
 def test_curves_are_hidden_and_smoothed(shown):
@@ -309,8 +311,8 @@ def settings_changed(view):
     live = view("running")
 
     def asked():
-        told = live.page.evaluate("window.orders.splice(0)")
-        return [one for one in told if one["kind"] == "order"]
+        orders = live.page.evaluate("window.orders.splice(0)")
+        return [order for order in orders if order["kind"] == "order"]
 
     def say(**more):
         live.push(live_state.of_run(trained(), "r"), controls=controls(**more))
@@ -350,9 +352,9 @@ def test_machine_and_memory_stand_last_and_folded(view):
     watch = trained()
     for cpu in (70.0, 90.0):
         watch.apply(event("machine_used", 62.0, cpu=cpu, memory=1.5, gpus=[(30.0, 4.0)]))
-        told = {"member": "served/seed0", "of_steps": 600, "epoch": 3, "loss": 0.5}
+        more = {"member": "served/seed0", "of_steps": 600, "epoch": 3, "loss": 0.5}
         step = watch.now.step + 1
-        watch.apply(event("step_logged", 63.0, step=step, samples_per_second=800.0, **told))
+        watch.apply(event("step_logged", 63.0, step=step, samples_per_second=800.0, **more))
     live.widget.reset(curves({"": watch}))
     live.push(live_state.of_run(watch, "r"))
     folded = live.page.locator("details")
@@ -364,11 +366,11 @@ def test_machine_and_memory_stand_last_and_folded(view):
     folded.locator("summary").press("Enter")
     folded.locator(".kd-plot").first.wait_for()
     until(lambda: "80" in live.page.evaluate("window.written"))  # of its axis
-    said = folded.locator(".kd-plot").evaluate_all(
+    labels = folded.locator(".kd-plot").evaluate_all(
         "all => all.map((one) => one.getAttribute('aria-label'))"
     )
-    assert "newest: CPU 90, GPU 0 30" in said[0]
-    assert "newest: processes 1.5, GPU 0 4" in said[1]
+    assert "newest: CPU 90, GPU 0 30" in labels[0]
+    assert "newest: processes 1.5, GPU 0 4" in labels[1]
 
 
 def test_many_checkpoints_are_ticks_at_the_foot(view):
@@ -397,17 +399,17 @@ def test_each_button_is_an_order(settings_changed):
         page.get_by_role("button", name=words, exact=True).click()
     page.get_by_label("Teacher", exact=True).select_option(EVIL)
     page.get_by_role("button", name="kill").press("Enter")
-    told = [(one["do"], one.get("name")) for one in settings_changed.asked()]
-    assert told == [
+    orders = [(order["do"], order.get("name")) for order in settings_changed.asked()]
+    assert orders == [
         ("pause", None), ("checkpoint", None), ("stop", None), (BACK, None), ("undo", None),
         ("add teacher", "teacher-0"), ("drain", "teacher-0"), ("kill", EVIL),
     ]  # fmt: skip
     pause = page.get_by_role("button", name="pause")
     pause.focus()
-    settings_changed.say(step="go on", said=(1, "bad", f"It is refused: {EVIL}"))
+    settings_changed.say(step="go on", reply=(1, "bad", f"It is refused: {EVIL}"))
     page.get_by_role("button", name="go on").press("Enter")  # the focus stays on it
-    assert [one["do"] for one in settings_changed.asked()] == ["go on"]
-    settings_changed.say(said=(2, "bad", f"It is refused: {EVIL}"))
+    assert [order["do"] for order in settings_changed.asked()] == ["go on"]
+    settings_changed.say(reply=(2, "bad", f"It is refused: {EVIL}"))
     assert EVIL in page.locator(".kd-answer").inner_text()
     assert page.get_by_role("button", name="undo").count() == 0
 
@@ -436,7 +438,7 @@ def test_a_dial_goes_by_decades_and_asks_when_it_goes_far(settings_changed):
     assert settings_changed.asked() == [
         {"kind": "order", "do": "set", "values": {"lr_factor": 0.5}}
     ]
-    for answer, told in (
+    for answer, changes in (
         ("keep the old value", []),
         ("set it anyway", [{"lr_factor": 50}]),
     ):
@@ -445,16 +447,16 @@ def test_a_dial_goes_by_decades_and_asks_when_it_goes_far(settings_changed):
         page.get_by_text("lr_factor = 50 is outside 0.01 to 10").wait_for()
         assert settings_changed.asked() == []
         page.get_by_role("button", name=answer).click()
-        assert [one["values"] for one in settings_changed.asked()] == told
+        assert [one["values"] for one in settings_changed.asked()] == changes
     field.fill("-5")  # the run says why not
     field.press("Enter")
     assert [one["values"] for one in settings_changed.asked()] == [{"lr_factor": -5}]
-    settings_changed.say(said=(1, "bad", "must be > 0"))
+    settings_changed.say(reply=(1, "bad", "must be > 0"))
     assert field.input_value() == "1"
     field.fill("0.2")
-    settings_changed.say(said=(1, "bad", "must be > 0"), teachers=[])
+    settings_changed.say(reply=(1, "bad", "must be > 0"), teachers=[])
     assert field.input_value() == "0.2"  # what is being typed stays
-    settings_changed.say(said=(1, "bad", "must be > 0"), lr=3.0)  # somebody else has set it
+    settings_changed.say(reply=(1, "bad", "must be > 0"), lr=3.0)  # set by somebody else
     assert field.input_value() == "3"
 
 

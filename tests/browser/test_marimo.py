@@ -75,7 +75,7 @@ def test_a_run_is_watched_and_steered_in_marimo(served, page, picture, elsewhere
     until(lambda: list(select(run.events, "member_started")))
 
     def press(name, kind):
-        """Until the run has said what it did."""
+        """Click a button, and wait for the event of its effect."""
         before = len(list(select(run.events, kind)))
         page.get_by_role("button", name=name, exact=True).click()
         until(lambda: len(list(select(run.events, kind))) > before)

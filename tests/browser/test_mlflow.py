@@ -20,11 +20,11 @@ pytestmark = pytest.mark.nightly
 @pytest.fixture
 def ui(kdlab_home, elsewhere):
     """(URL of `kdlab ui`, two finished runs)."""
-    told = {"tracking.enabled": True}
-    options = {"compare": ["none", "in_process"], "seeds": [0, 1], **told}
+    tracking = {"tracking.enabled": True}
+    options = {"compare": ["none", "in_process"], "seeds": [0, 1], **tracking}
     runs = [
         kdlab.load("smoke/in_process", options).start().wait(),
-        kdlab.load("smoke/none", "train.lr=0.2", told).start().wait(),
+        kdlab.load("smoke/none", "train.lr=0.2", tracking).start().wait(),
     ]
     port = free_port()
     asked = [sys.executable, "-m", "kdlab", "ui", "--port", str(port)]
@@ -37,7 +37,7 @@ def ui(kdlab_home, elsewhere):
 
 
 def images_are_seen(page, picture):
-    """The card of the watched images, in full, at the last step."""
+    """Look at the card of the watched images, in full, at the last step."""
     page.set_viewport_size({"width": 1300, "height": 4200})  # cards are drawn when in view
     title = "watched images"
     page.get_by_text(title).first.wait_for()
@@ -53,20 +53,20 @@ def images_are_seen(page, picture):
 
 
 def in_the_order_one_reads(page, experiment, state, picture):
-    """Of one training: curves of learning first, single numbers last; the images by step."""
-    own = state["runs"]["in_process/seed0"]
+    """Look at the pages of a training: curves first, single numbers last; the images by step."""
+    run_id = state["runs"]["in_process/seed0"]
     page.set_viewport_size({"width": 1300, "height": 2600})
-    page.goto(f"{experiment}/runs/{own}/model-metrics")
+    page.goto(f"{experiment}/runs/{run_id}/model-metrics")
     sections = ["learning", "soft_labels", "speed", "test", "what_it_costs"]
     named = [
         page.get_by_text(re.compile(rf"^{name}( \(\d+\))?$")).first for name in sections
     ]
     named[-1].wait_for()
-    tops = [one.bounding_box()["y"] for one in named]
+    tops = [section.bounding_box()["y"] for section in named]
     assert tops == sorted(tops)
     picture("mlflow_metrics")
     images_are_seen(page, picture)
-    page.goto(f"{experiment}/runs/{own}/artifacts")
+    page.goto(f"{experiment}/runs/{run_id}/artifacts")
     page.get_by_text("images", exact=True).first.wait_for()
     page.goto(f"{experiment}/models")
     page.get_by_text("in_process-seed0").first.wait_for()

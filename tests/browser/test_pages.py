@@ -21,7 +21,7 @@ DARK = 'data-jp-theme-light="false"'
 
 
 def comparison(digits):
-    """Of a run of both kinds, and one that differs in its learning rate."""
+    """Return the comparison of two runs, each of both kinds, with other learning rates."""
     runs = []
     for lr in (0.05, 0.2):
         run = WrittenRun("smoke/in_process", {"train.lr": lr})
@@ -88,8 +88,8 @@ def test_no_page_shuts_anybody_out(opened, make, dark):
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert page.locator("h1").count() == 1
     assert ground(page) == ("rgb(18, 23, 29)" if dark else "rgb(246, 247, 249)")
-    found = axe.Axe().run(page).response["violations"]
-    assert [(one["id"], one["nodes"][0]["target"]) for one in found] == []
+    violations = axe.Axe().run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["target"]) for one in violations] == []
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
 
 

@@ -43,9 +43,9 @@ def opened(jupyter, page, elsewhere):
             for k, source in enumerate(CELLS[name])
         ]  # fmt: skip
         kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-        told = {"cells": cells, "metadata": {"kernelspec": kernel}}
-        told |= {"nbformat": 4, "nbformat_minor": 5}
-        (elsewhere / f"{name}.ipynb").write_text(json.dumps(told))
+        notebook = {"cells": cells, "metadata": {"kernelspec": kernel}}
+        notebook |= {"nbformat": 4, "nbformat_minor": 5}
+        (elsewhere / f"{name}.ipynb").write_text(json.dumps(notebook))
         page.goto(jupyter(f"{name}.ipynb"))
         page.wait_for_function(READY)
         page.evaluate(RUN_ALL)
