@@ -45,7 +45,7 @@ RESTART = (
 
 @pytest.fixture
 def notebook(elsewhere):
-    """The first half of the notebook; the rest is done by hand here."""
+    """Writes the first half of the notebook; the test does the rest by hand."""
     cells = json.loads(NOTEBOOK.read_text())
     small = ", ".join(f'"{key}": {{"use": "{card}"}}' for key, card in SMALL.items())
     for cell in cells["cells"]:

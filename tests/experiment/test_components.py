@@ -43,7 +43,7 @@ def test_what_the_starting_process_named_is_defined(folder, monkeypatch):
 
 @pytest.mark.parametrize("named", [None, {NAME: "0" * 64}, {"losses/other": "0" * 64}])
 def test_what_nobody_named_or_was_changed_since_is_not_run(folder, monkeypatch, named):
-    """A folder alone is no reason to run what lies in it, whatever hash stands beside it."""
+    """Code that lies in a run's folder is not run, whatever hash stands beside it."""
     if named is None:
         monkeypatch.delenv("KDLAB_COMPONENTS", raising=False)
     else:

@@ -1,4 +1,4 @@
-"""Taps, shapes and misfits of the inner outputs that two networks are compared by."""
+"""Taps and shapes of the inner outputs that two networks are compared by, and faults."""
 
 import numpy as np
 import pytest

@@ -131,7 +131,7 @@ def in_process(monkeypatch, kdlab_home, elsewhere):
 
 @pytest.mark.processes("a served run, with its pool")
 def test_features_served_are_features_online_to_the_bit(in_process):
-    """Both train on the same batches in the same order, and so do their projectors."""
+    """Both runs train student and projectors on the same batches in the same order."""
     more = (f"features={FEATURES}", "train.checkpoint_every_steps=5")
     online = in_process("smoke/in_process", *more)
     served = finished("smoke/served", "soft_labels.order=strict", *more)
@@ -287,7 +287,7 @@ def test_foundation_models_need_losses_of_features_and_no_logits(foundation):
 
 
 def test_foundation_models_alone_teach_without_labels(foundation, in_process):
-    """Their features are learned; nobody measures how well they know classes."""
+    """Their features are learned; their accuracy is not measured."""
     words = (*foundation, *ALONE, "train.epochs=4")
     kdlab.load("smoke/in_process", *words, "tracking.enabled=false").check(
         lambda line: None
@@ -300,7 +300,7 @@ def test_foundation_models_alone_teach_without_labels(foundation, in_process):
 
 @pytest.mark.processes("a served run, with its pool")
 def test_a_foundation_model_is_served_beside_a_teacher_of_classes(foundation, in_process):
-    """Logits of the one, features of both; to the bit as in process."""
+    """One teacher gives logits and both give features: the losses are those in process."""
     teachers = json.loads(foundation[0].partition("=")[2])
     classifier = json.loads(two_teachers()[0].partition("=")[2])[0]
     features = json.loads(foundation[1].partition("=")[2])[:2]
@@ -317,7 +317,7 @@ def test_a_foundation_model_is_served_beside_a_teacher_of_classes(foundation, in
 
 @pytest.mark.slow("a served run of some thousand steps, whose teachers are killed")
 def test_features_of_two_teachers_outlive_kills(in_process):
-    """Each worker of the pool serves both: one that is killed takes the answers of both along."""
+    """Each worker of the pool serves both teachers: a kill loses the answers of both."""
     long = (*two_teachers(), "train.epochs=100")
     online = in_process("smoke/in_process", *long)
     served = finished(
@@ -339,7 +339,6 @@ def test_two_ranks_learn_from_features_what_one_learns(in_process):
     The student is narrower than its teacher, so there is a projector, whose gradient is averaged
     too: its weights go into the losses from the second step on.
     """
-
     few = (f"features={HINT}", "train.epochs=1", "train.checkpoint_every_steps=3")
     online = in_process("smoke/in_process", *few)  # as served, to the bit
     both = finished(

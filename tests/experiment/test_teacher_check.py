@@ -35,7 +35,7 @@ def clothes():
 
 @pytest.fixture(scope="module")
 def few_clothes():
-    """Enough to tell who knows something."""
+    """Few images, enough to tell whether a teacher knows their classes."""
     few = ("data.train_samples=300", "data.test_samples=100")
     return kdlab.load("clothes/quickstart", *few).spec.data.load()
 
@@ -157,7 +157,7 @@ def test_two_classes_that_are_exchanged_are_named(tmp_path, clothes, bundled):
 
 
 def test_what_is_hard_is_not_taken_for_exchanged():
-    """A pair that is confused more often than it is told apart by a hair."""
+    """Two classes that are confused slightly more often than not are not exchanged."""
     labels = np.repeat(np.arange(3), 50)
     predictions = labels.copy()
     predictions[:26], predictions[50:76] = 1, 0
@@ -193,7 +193,7 @@ def test_a_run_shows_its_foreign_teacher(tmp_path, here, bundled):
 
 @pytest.mark.long
 def test_a_teacher_of_other_classes_is_found_by_what_it_says(here):
-    """Names alone say nothing: the same classes may be numbers there and words here."""
+    """Class names do not tell: a teacher may have numbers where the data have words."""
     run = kdlab.load(
         "smoke/in_process",
         {"data": {"type": "data/synthetic", "size": 16, "channels": 1, "samples": 200}},
@@ -208,7 +208,7 @@ def test_a_teacher_of_other_classes_is_found_by_what_it_says(here):
 def test_teachers_are_weighed_class_by_class_by_what_validation_says(
     tmp_path, few_clothes, bundled
 ):
-    """One of two takes each class for the next one, and is as sure as the other is."""
+    """One of two teachers takes each class for the next one, and is as sure as the other."""
     rolled = renamed(load_file(bundled.weights))
     (confused,) = foreign(tmp_path / "w.safetensors", rolled, bundled).members
     plain = PreparedTeachers((bundled, confused))
@@ -235,7 +235,7 @@ def of_state(path, bundled, state):
 def test_of_teachers_that_know_different_classes_each_is_heard_about_its_own(
     tmp_path, few_clothes, bundled, seed
 ):
-    """Each takes five classes for one another, and is as sure of these as of the others."""
+    """Each teacher confuses five classes, and is as sure of these as of the others."""
     order = torch.randperm(10, generator=torch.Generator().manual_seed(seed))
     members = []
     for number, unknown in enumerate(order.split(5)):
@@ -253,7 +253,7 @@ def test_of_teachers_that_know_different_classes_each_is_heard_about_its_own(
 def test_who_says_one_class_of_everything_is_no_expert_of_it(
     tmp_path, few_clothes, bundled
 ):
-    """It is right about all images of that class."""
+    """A teacher that always predicts one class is right about all images of that class."""
     state = load_file(bundled.weights)
     state["head.bias"][8] += 50.0
     always = of_state(tmp_path / "w.safetensors", bundled, state)

@@ -47,7 +47,7 @@ def monitor(run, clock):
 
 @pytest.fixture
 def interrupts():
-    """Signals that a run's process was sent: it is this one."""
+    """The signals that the run's process got; it is this process."""
     heard = []
     before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
     yield heard
@@ -247,7 +247,7 @@ def test_what_stops_the_monitor_is_said_on_the_page(run, monkeypatch):
 
 @pytest.fixture
 def two(elsewhere):
-    """Runs that ended with other curves."""
+    """Two runs that ended after different numbers of steps."""
     return [
         WrittenRun(path=elsewhere / "runs" / name).begin().train(steps).end()
         for name, steps in (("one", 3), ("other", 8))

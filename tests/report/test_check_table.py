@@ -1,4 +1,4 @@
-"""Findings of checks: the worst first, the newest of each code, nothing of theirs as HTML."""
+"""Findings of checks: the worst first, the newest of each code, and all text escaped."""
 
 from kdlab.events.checks import CheckMade
 from kdlab.report.check_table import cards, in_words, worst_first

@@ -120,7 +120,7 @@ def test_a_live_block_shows_the_volume_between_its_thresholds():
 
 
 def test_when_all_teachers_are_gone_the_block_says_so():
-    """It said how many there were, until the next step: there is none."""
+    """The block showed the old count of teachers until the next step, which never comes."""
     gone = event(
         "all_teachers_lost", unplaced=64, wait_s=60.0, join="kdlab teacher tcp://x"
     )

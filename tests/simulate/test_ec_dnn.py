@@ -1,4 +1,4 @@
-"""Section 4.3 on a simulated clock, against the arithmetic it should be."""
+"""Times of EC-DNN (Section 4.3) on a simulated clock, against the same by arithmetic."""
 
 from dataclasses import replace
 

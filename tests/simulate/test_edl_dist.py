@@ -80,7 +80,7 @@ def test_kills_lose_and_repeat_nothing():
 
 @pytest.mark.long
 def test_nobody_is_faster_than_its_teachers_together():
-    """The defect D2: students used teachers that had been moved; 47.6 where 42.5 can be."""
+    """Defect D2: students used teachers that had been moved: 47.6 samples/s where 42.5 can be."""
     teacher = RateProfile(samples_per_second=42.5 / 77)
     case = PoolCase(
         name="77", student=RateProfile(samples_per_second=14.9), teacher=teacher,

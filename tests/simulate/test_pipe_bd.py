@@ -39,7 +39,7 @@ def even(teacher, student, output=0.0, gradient=0.0):
 def test_the_clock_says_what_the_costs_say(
     times, devices, decoupled, rate, overlap, loading, unlike
 ):
-    """Bound by computing, by a link or by loading; devices alike or not."""
+    """Steps are bound by computing, by a link or by loading; devices are alike or not."""
     types = {"a": [even(*t, output=8.0, gradient=20.0) for t in times]}
     if unlike:
         types["b"] = [even(2 * t, 1.5 * s, output=8.0, gradient=20.0) for t, s in times]
@@ -111,7 +111,7 @@ def values(name):
 
 
 def test_table_2_is_predicted_where_a_profile_has_its_baselines():
-    """A point that was chosen within the range of what its students may cost."""
+    """The prediction is a point within the range of costs that its students may have."""
     figures, _ = values("pipe_bd/table2")
     for case, published in (("NAS CIFAR-10", 3.081), ("VGG-16 CIFAR-10", 7.321)):
         where = f"pipe_bd_over_dp/{case}"
