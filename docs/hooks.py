@@ -18,7 +18,7 @@ from msgspec.structs import fields
 from nbformat import NotebookNode
 
 from benchmarks.reproduce import result
-from benchmarks.reproduce.command import kept, kept_table
+from benchmarks.reproduce.command import kept_result, kept_table
 from benchmarks.reproduce.freshness import changed_since
 from benchmarks.reproduce.pages import greyed
 from kdlab.checks import CodedCheck
@@ -137,7 +137,7 @@ def results() -> str:
         "# Results\n\nPrinted from `benchmarks/results`; [what counts](reproduce.md).\n"
     ]
     for name in result.names():
-        older = "kd-older" if changed_since(kept(name)) else "kd-current"
+        older = "kd-older" if changed_since(kept_result(name)) else "kd-current"
         table = f'<div class="{older}" markdown>\n\n{kept_table(name)}\n</div>'
         parts.append(f"\n## {name}\n\n{table}")
     return "\n".join(parts)

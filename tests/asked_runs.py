@@ -57,7 +57,7 @@ class Shown(SimpleNamespace):
         return {"text": self.text}
 
 
-def told(monkeypatch, place, answer=None):
+def recorded_calls(monkeypatch, place, answer=None):
     """Replace a function of a module by one with this answer; return its calls."""
     calls = []
 

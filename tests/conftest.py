@@ -151,8 +151,8 @@ def filled_here(monkeypatch):
 
 
 @pytest.fixture
-def here(elsewhere, monkeypatch):
-    """Runs are done in this process; `here.stop` is asked whether one is to end."""
+def in_this_process(elsewhere, monkeypatch):
+    """Runs are done in this process; `in_this_process.stop` is asked whether one is to end."""
     from runs_here import RunsHere
 
     runs = RunsHere(monkeypatch)

@@ -41,7 +41,7 @@ class Case:
         self.recipe = aggregation.local_recipe(Recipe(**options | recipe))
         self.start_equal = aggregation.averages
         self.prices: UnitCosts | None = None
-        self.made: dict[int, LocalWorker] = {}
+        self.local_workers: dict[int, LocalWorker] = {}
         self.stop = lambda: False  # in the middle of a round
 
     def samples(self, worker):
@@ -56,7 +56,7 @@ class Case:
 
     def make(self, worker):
         scratch = MODEL.build(10, 1)
-        self.made[worker] = LocalWorker(
+        self.local_workers[worker] = LocalWorker(
             LocalJob(
                 worker=worker,
                 recipe=self.recipe,
@@ -74,7 +74,7 @@ class Case:
                 prices=self.prices,
             )
         )
-        return self.made[worker]
+        return self.local_workers[worker]
 
     def direction(self, model_workers=None, **rest):
         training = Training(

@@ -125,7 +125,7 @@ class PoolInProcess:
         scratch.mkdir(parents=True)
         lines = []
         server = TeacherServer(config, scratch, lines.append)
-        server.said, server.address = lines, f"tcp://127.0.0.1:{number}"
+        server.lines, server.address = lines, f"tcp://127.0.0.1:{number}"
         self.teachers.append(server)
         self.run(self._up(server))
         return server

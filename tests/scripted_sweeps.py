@@ -106,7 +106,7 @@ def counted(sweep):
     return [t.state for t in trials if t.number not in again]
 
 
-def told(sweep):
+def finished_values(sweep):
     """Values of the trials that have ended well, by number."""
     return {
         t.number: t.values for t in sweep.study.trials if t.state == TrialState.COMPLETE

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reproduce.command import kept
+from benchmarks.reproduce.command import kept_result
 from benchmarks.reproduce.freshness import changed_since
 from kdlab.config import load as loader
 from kdlab.config.check import construct
@@ -52,7 +52,7 @@ def picture(note: str, parts: str, tall: int, *results: str) -> str:
 
     Parts that show kept `results` whose code has changed since are pale, and the note says so.
     """
-    if any(changed_since(kept(name)) for name in results):
+    if any(changed_since(kept_result(name)) for name in results):
         note += " Measured before the code changed."
         parts = f'<g opacity="0.55">{parts}</g>'
     return svg_document(note, parts, tall)
@@ -61,7 +61,7 @@ def picture(note: str, parts: str, tall: int, *results: str) -> str:
 def _numbers(name: str, field: str = "measured") -> dict[str, dict[str, Any]]:
     """Numbers of a kept result, by quantity and by row."""
     numbers: dict[str, dict[str, Any]] = {}
-    for row in kept(name)["rows"]:
+    for row in kept_result(name)["rows"]:
         numbers.setdefault(row["quantity"], {})[row["row"]] = row[field]
     return numbers
 

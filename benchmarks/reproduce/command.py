@@ -252,7 +252,7 @@ def keep(result: Reproduction) -> Path:
     return results.keep(Path(shelf) / "results", result.facts(), rows)
 
 
-def kept(name: str) -> Facts:
+def kept_result(name: str) -> Facts:
     """Return a kept result, with the words of its claim.
 
     Raises:
@@ -278,7 +278,7 @@ def stale() -> list[dict[str, Any]]:
     """
     older = []
     for name in results.names():
-        facts = kept(name)
+        facts = kept_result(name)
         if changed := changed_since(facts):
             origin = {key: facts[key] for key in ("name", "command", "seconds", "commit")}
             older.append(origin | {"changed": list(changed)})
@@ -287,4 +287,4 @@ def stale() -> list[dict[str, Any]]:
 
 def kept_table(name: str) -> str:
     """Return a kept result in Markdown, for docs and README."""
-    return as_markdown(kept(name))
+    return as_markdown(kept_result(name))

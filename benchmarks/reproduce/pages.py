@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.reproduce.command import kept, markdown_rows
+from benchmarks.reproduce.command import kept_result, markdown_rows
 from benchmarks.reproduce.freshness import changed_since
 
 _TABLE = re.compile(
@@ -36,7 +36,7 @@ def printed_again(text: str) -> str:
 
     def rows(table: re.Match[str]) -> str:
         quantities = re.findall(r'"([^"]+)"', table[3])
-        return f"{table[1]}{markdown_rows(kept(table[2]), quantities)}\n{table[5]}"
+        return f"{table[1]}{markdown_rows(kept_result(table[2]), quantities)}\n{table[5]}"
 
     return _TABLE.sub(rows, text)
 
@@ -52,7 +52,7 @@ def wrong_numbers(text: str) -> Iterator[str]:
         number, name, row, quantity, field = mark.groups()
         values = [
             line[field or "measured"]
-            for line in kept(name)["rows"]
+            for line in kept_result(name)["rows"]
             if (line["row"], line["quantity"]) == (row, quantity)
         ]
         digits = len(number.partition(".")[2])
@@ -67,7 +67,7 @@ def greyed(text: str) -> str:
     """Return the page with tables of older code in a block that is shown grey."""
 
     def grey(table: re.Match[str]) -> str:
-        if not changed_since(kept(table[2])):
+        if not changed_since(kept_result(table[2])):
             return table[0]
         return f'<div class="kd-older" markdown>\n\n{table[0]}\n\n</div>'
 

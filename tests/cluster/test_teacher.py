@@ -70,7 +70,7 @@ def test_one_that_fails_the_probe_ends_and_says_why(pool_here, spoilt, right, ch
 def test_the_right_one_passes_the_probe(pool_here, deployment, right):
     pool = pool_here(replace(deployment, reference=right), teachers=1)
     assert pool.teachers[0].ready
-    assert "ready: serves models/" in pool.teachers[0].said[0]
+    assert "ready: serves models/" in pool.teachers[0].lines[0]
 
 
 def test_one_with_other_views_ends_and_by_value_it_serves(pool_here, served, deployment):
@@ -241,7 +241,7 @@ def test_one_that_leaves_says_so_and_answers_what_still_comes(pool_here):
     assert len(arrays["logits"]) == 4
     assert teacher.ending == Ending(WITHDRAWN)
     assert pool.remote.calls.count("leave") == 1
-    assert teacher.said[-1].startswith("withdrawn after ")
+    assert teacher.lines[-1].startswith("withdrawn after ")
 
 
 def test_a_lease_is_renewed_with_what_is_news(pool_here):

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from asked_runs import ARun, Asked, Shown, told
+from asked_runs import ARun, Asked, Shown, recorded_calls
 
 from kdlab import cli
 from kdlab.commands import (
@@ -34,9 +34,13 @@ from kdlab.errors import BadInput, RunFailed
 
 
 def test_runs_lists_compares_or_syncs(typed, monkeypatch):
-    lists = told(monkeypatch, "kdlab.commands.runs.runs", Shown(text="r1 finished"))
-    compared = told(monkeypatch, "kdlab.commands.runs.compare", Shown(text="lr differs"))
-    told(monkeypatch, "kdlab.commands.runs.sync_all", "r1: 3 rows\nr2: 1 row")
+    lists = recorded_calls(
+        monkeypatch, "kdlab.commands.runs.runs", Shown(text="r1 finished")
+    )
+    compared = recorded_calls(
+        monkeypatch, "kdlab.commands.runs.compare", Shown(text="lr differs")
+    )
+    recorded_calls(monkeypatch, "kdlab.commands.runs.sync_all", "r1: 3 rows\nr2: 1 row")
     assert typed(runs, "-n", "3")[1] == "r1 finished\n"
     assert typed(runs, "--compare", "r1", "r2")[1] == "lr differs\n"
     code, out, _ = typed(runs, "--sync", "--json")
@@ -57,7 +61,7 @@ def there(elsewhere, monkeypatch):
 @pytest.mark.parametrize(("broken", "code"), [([], 0), (["a.png"], 1)])
 def test_data_fails_where_an_image_is_broken(there, typed, monkeypatch, broken, code):
     sheet = Shown(text="10 images", broken=broken, save=Path)
-    calls = told(monkeypatch, "kdlab.run.outputs.data_sheet.look_at", sheet)
+    calls = recorded_calls(monkeypatch, "kdlab.run.outputs.data_sheet.look_at", sheet)
     ended, out, err = typed(data, "photos", "size=70", "--html", "p.html", "--json")
     assert (ended, json.loads(out)) == (code, {"text": "10 images"})
     assert "written to p.html" in err
@@ -83,8 +87,8 @@ def test_data_refuses_options_that_would_do_nothing(there, typed, words, message
 @pytest.mark.parametrize(("state", "code"), [("ok", 0), ("missing", 1)])
 def test_doctor_fails_where_something_is_missing(typed, monkeypatch, state, code):
     findings = [{"name": "torch", "state": state}]
-    told(monkeypatch, "kdlab.run.doctor.examine", findings)
-    told(monkeypatch, "kdlab.run.doctor.printed", "a table")
+    recorded_calls(monkeypatch, "kdlab.run.doctor.examine", findings)
+    recorded_calls(monkeypatch, "kdlab.run.doctor.printed", "a table")
     ended, out, err = typed(doctor, "--json")
     assert (ended, json.loads(out), err) == (code, findings, "a table\n")
 
@@ -129,7 +133,7 @@ MADE = "none/seed0\nout.onnx (3 networks)\nand more"
 
 
 def test_export_says_training_and_file(there, typed, monkeypatch):
-    calls = told(monkeypatch, "kdlab.run.outputs.export.export_student", MADE)
+    calls = recorded_calls(monkeypatch, "kdlab.run.outputs.export.export_student", MADE)
     _, out, _ = typed(export, "r1", "--to", "onnx", "--out", "out.onnx", "--json")
     assert json.loads(out) == {"member": "none/seed0", "written": "out.onnx", "text": MADE}
     assert calls[0][0] == "r1"
@@ -137,7 +141,7 @@ def test_export_says_training_and_file(there, typed, monkeypatch):
 
 
 def test_a_global_model_is_exported_as_safetensors_alone(there, typed, monkeypatch):
-    calls = told(monkeypatch, "kdlab.run.outputs.export.export_global", MADE)
+    calls = recorded_calls(monkeypatch, "kdlab.run.outputs.export.export_global", MADE)
     with pytest.raises(BadInput, match="omit --to"):
         typed(export, "r1", "--global", "--to", "onnx")
     assert typed(export, "r1", "--global")[0] == 0
@@ -169,7 +173,7 @@ def test_list_show_and_recipes_read_the_registry(typed):
 def test_new_says_what_it_made(there, typed, monkeypatch):
     chosen = SimpleNamespace(config="photos/x", reasons=["small images"], seconds=60.0)
     files = SimpleNamespace(config=Path("c.yaml"), notebook=Path("n.ipynb"), chosen=chosen)
-    calls = told(monkeypatch, "kdlab.run.new.new", files)
+    calls = recorded_calls(monkeypatch, "kdlab.run.new.new", files)
     _, out, _ = typed(new, "mine", "--data", "photos", "--minutes", "2", "--json")
     assert json.loads(out) == {
         "config": "c.yaml", "notebook": "n.ipynb", "chosen": "photos/x",
@@ -181,7 +185,7 @@ def test_new_says_what_it_made(there, typed, monkeypatch):
 
 
 def test_predict_hands_over_its_images(there, typed, monkeypatch):
-    calls = told(
+    calls = recorded_calls(
         monkeypatch,
         "kdlab.run.outputs.prediction.answers",
         Shown(text="a cat", taken="none/seed0"),
@@ -195,7 +199,7 @@ def test_predict_hands_over_its_images(there, typed, monkeypatch):
 
 
 def test_label_hands_over_what_was_typed(there, typed, monkeypatch):
-    calls = told(monkeypatch, "kdlab.run.outputs.prediction.label", None)
+    calls = recorded_calls(monkeypatch, "kdlab.run.outputs.prediction.label", None)
     typed(label, "r1", "photos", "--out", "t.csv", "--by-name", "--member", "none/seed0")
     assert calls[0][:3] == ("r1", "photos", "t.csv")
     chosen = {k: calls[0][3][k] for k in ("member", "best", "by_name", "force")}
@@ -211,7 +215,7 @@ def test_predict_takes_an_export_below_the_home_folder(elsewhere, typed, monkeyp
     monkeypatch.setenv("HOME", str(elsewhere))
     (elsewhere / "mine").mkdir()
     (elsewhere / "a.png").write_bytes(b"")
-    told(
+    recorded_calls(
         monkeypatch,
         "kdlab.run.outputs.prediction.answers",
         Shown(text="a cat", taken=""),
@@ -220,14 +224,18 @@ def test_predict_takes_an_export_below_the_home_folder(elsewhere, typed, monkeyp
 
 
 def test_a_simulation_has_table_and_report(typed, monkeypatch):
-    calls = told(monkeypatch, "kdlab.run.simulations.simulate", ({"name": "t"}, "table"))
+    calls = recorded_calls(
+        monkeypatch, "kdlab.run.simulations.simulate", ({"name": "t"}, "table")
+    )
     _, out, err = typed(simulate, "edl_dist/table3", "students=2", "--json")
     assert (json.loads(out), err) == ({"name": "t"}, "table\n")
     assert calls[0][:2] == ("edl_dist/table3", ["students=2"])
 
 
 def test_reproduce_without_a_name_lists(typed, monkeypatch):
-    told(monkeypatch, "benchmarks.reproduce.command.known", {"ec_dnn/table1": "errors"})
+    recorded_calls(
+        monkeypatch, "benchmarks.reproduce.command.known", {"ec_dnn/table1": "errors"}
+    )
     assert typed(reproduce)[1] == "ec_dnn/table1  errors\n"
     with pytest.raises(BadInput, match="Name what to reproduce"):
         typed(reproduce, "measurement.repeats=5")
@@ -236,7 +244,7 @@ def test_reproduce_without_a_name_lists(typed, monkeypatch):
 def test_reproduce_parts_names_from_settings(typed, monkeypatch):
     result = Asked(table="a table", facts={"name": "t"})
     result.files, result.figures = [Path("t.csv")], [Path("f.png")]
-    calls = told(monkeypatch, "benchmarks.reproduce.command.reproduce", [result])
+    calls = recorded_calls(monkeypatch, "benchmarks.reproduce.command.reproduce", [result])
     _, out, err = typed(
         reproduce, "t", "measurement.repeats=5", "--simulate-only", "--json"
     )
@@ -245,7 +253,7 @@ def test_reproduce_parts_names_from_settings(typed, monkeypatch):
     assert (options["measures"], options["keeps"]) == (False, False)
     assert json.loads(out) == {"name": "t", "figures": ["f.png"]}
     assert err == "a table\nt.csv\n"
-    told(monkeypatch, "benchmarks.reproduce.command.reproduce", [result, result])
+    recorded_calls(monkeypatch, "benchmarks.reproduce.command.reproduce", [result, result])
     assert len(json.loads(typed(reproduce, "t", "u", "--json")[1])["reproductions"]) == 2
 
 
@@ -253,7 +261,7 @@ def test_a_bench_takes_what_it_has(typed, monkeypatch):
     from kdlab.report.figures import figure, report
 
     measured = report("overhead", [figure("import_s", 0.5, "s", "<= 1")])
-    calls = told(monkeypatch, "benchmarks.overhead.measure", measured)
+    calls = recorded_calls(monkeypatch, "benchmarks.overhead.measure", measured)
     _, out, _ = typed(bench, "overhead", "--repeats", "3")
     assert "holds" in out
     assert calls[0][0]["repeats"] == 3
@@ -265,7 +273,7 @@ def test_a_bench_takes_what_it_has(typed, monkeypatch):
 
 
 def test_teacher_joins_as_it_was_told(typed, monkeypatch, tmp_path):
-    calls = told(monkeypatch, "kdlab.run.join.join", 3)
+    calls = recorded_calls(monkeypatch, "kdlab.run.join.join", 3)
     code, *_ = typed(
         teacher, "tcp://10.0.0.1:8786", "--insecure", "--threads", "2", "--name", "gpu0",
         "--patience", "5", "--model", "teachers/x",
@@ -282,7 +290,7 @@ def test_teacher_joins_as_it_was_told(typed, monkeypatch, tmp_path):
 
 
 def test_ui_serves(typed, monkeypatch):
-    calls = told(monkeypatch, "kdlab.run.ui.serve_ui", 0)
+    calls = recorded_calls(monkeypatch, "kdlab.run.ui.serve_ui", 0)
     assert typed(ui, "--port", "5001", "--open")[0] == 0
     assert calls == [(5001, None, {"browser": True})]
 
@@ -330,7 +338,7 @@ def test_errors_have_their_exit_codes(monkeypatch, capsys):
 def test_a_page_is_written_and_not_over_another(attached, typed, monkeypatch, elsewhere):
     handle = ARun()
     attached(handle)
-    told(monkeypatch, "kdlab.session.page", "<html>")
+    recorded_calls(monkeypatch, "kdlab.session.page", "<html>")
     assert typed(page, "r1", "--out", "r.html")[0] == 0
     assert Path("r.html").read_text() == "<html>"
     with pytest.raises(BadInput, match="exists already"):

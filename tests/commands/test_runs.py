@@ -5,7 +5,7 @@ import signal
 from types import SimpleNamespace
 
 import pytest
-from asked_runs import ARun, Asked, Shown, told
+from asked_runs import ARun, Asked, Shown, recorded_calls
 
 from kdlab import cli
 from kdlab.commands import (
@@ -121,7 +121,7 @@ def test_set_without_values_shows_what_can_be_set(typed, attached):
 
 def test_chaos_ends_what_it_began_whatever_happens(typed, attached, monkeypatch):
     trouble = Asked(wait=KeyboardInterrupt())
-    calls = told(monkeypatch, "kdlab.run.handle.chaos.chaos", trouble)
+    calls = recorded_calls(monkeypatch, "kdlab.run.handle.chaos.chaos", trouble)
     handle = ARun()
     attached(handle)
     with pytest.raises(KeyboardInterrupt):
@@ -142,7 +142,7 @@ def test_a_started_run_is_reported_and_ctrl_c_is_as_it_was(typed, monkeypatch):
     before = signal.getsignal(signal.SIGINT)
     handle = ARun(FINISHED, table="| 98 % |", tracking="it is late")
     experiment = Asked(start=handle)
-    calls = told(monkeypatch, "kdlab.commands.run.load", experiment)
+    calls = recorded_calls(monkeypatch, "kdlab.commands.run.load", experiment)
     code, out, err = typed(run, "smoke/none", "train.epochs=1")
     assert code == 0
     assert calls == [("smoke/none", "train.epochs=1")]
@@ -153,7 +153,7 @@ def test_a_started_run_is_reported_and_ctrl_c_is_as_it_was(typed, monkeypatch):
 
 def test_a_detached_run_is_not_waited_for(typed, monkeypatch):
     handle = ARun()
-    told(monkeypatch, "kdlab.commands.run.load", Asked(start=handle))
+    recorded_calls(monkeypatch, "kdlab.commands.run.load", Asked(start=handle))
     code, out, err = typed(run, "smoke/none", "--detach", "--json")
     assert code == 0
     assert json.loads(out) == {"run_id": "r1", "run_dir": "runs/r1"}
@@ -169,7 +169,7 @@ def test_ctrl_c_stops_and_twice_ends(monkeypatch, capfd):
                 signal.raise_signal(signal.SIGINT)
 
     handle = Pressed()
-    told(monkeypatch, "kdlab.commands.run.load", Asked(start=handle))
+    recorded_calls(monkeypatch, "kdlab.commands.run.load", Asked(start=handle))
     code = run.do(cli.parser().parse_args(["run", "smoke/none"]))
     assert code == 130
     assert handle.calls == [("wait",), ("stop",), ("kill",)]
@@ -184,7 +184,7 @@ def test_ctrl_c_before_anything_began(monkeypatch, capfd):
             signal.raise_signal(signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
-    told(monkeypatch, "kdlab.commands.run.load", Slow())
+    recorded_calls(monkeypatch, "kdlab.commands.run.load", Slow())
     try:
         with pytest.raises(KeyboardInterrupt):
             run.do(cli.parser().parse_args(["run", "smoke/none"]))
@@ -198,7 +198,7 @@ def test_ctrl_c_before_anything_began(monkeypatch, capfd):
 
 def test_a_run_that_failed_raises_its_reason(typed, monkeypatch):
     handle = ARun(RunFailed("it failed"))
-    told(monkeypatch, "kdlab.commands.run.load", Asked(start=handle))
+    recorded_calls(monkeypatch, "kdlab.commands.run.load", Asked(start=handle))
     with pytest.raises(RunFailed, match="it failed"):
         typed(run, "smoke/none")
 
@@ -206,14 +206,16 @@ def test_a_run_that_failed_raises_its_reason(typed, monkeypatch):
 def test_a_dry_run_starts_nothing(typed, monkeypatch):
     finding = CheckMade(code="KD-D08", result="tip", title="t", found="few", advice="More")
     experiment = Asked(estimate=Shown(text="2 minutes"), checks=[finding])
-    told(monkeypatch, "kdlab.commands.run.load", experiment)
+    recorded_calls(monkeypatch, "kdlab.commands.run.load", experiment)
     code, out, _ = typed(run, "smoke/none", "--dry-run")
     assert (code, out.split()) == (0, ["2", "minutes", "tip", "KD-D08", "few", "More"])
     assert [call[0] for call in experiment.calls] == ["check", "checks", "estimate"]
 
 
 def test_resume_hands_over_what_is_trusted(typed, monkeypatch):
-    calls = told(monkeypatch, "kdlab.commands.resume.resume", ARun(FINISHED, table="t"))
+    calls = recorded_calls(
+        monkeypatch, "kdlab.commands.resume.resume", ARun(FINISHED, table="t")
+    )
     assert typed(resume, "r1", "--trust-components")[0] == 0
     assert typed(resume, "r1", "--anew", "--detach")[0] == 0
     assert calls == [("r1", True, False), ("r1", False, True)]
@@ -245,7 +247,7 @@ def searched(monkeypatch):
 
     def put(handle):
         search = Asked(start=handle)
-        calls = told(monkeypatch, "kdlab.tuning.search", search)
+        calls = recorded_calls(monkeypatch, "kdlab.tuning.search", search)
         return calls, search.calls
 
     return put

@@ -172,7 +172,7 @@ def test_what_is_hard_is_not_taken_for_exchanged():
 
 
 @pytest.mark.long
-def test_a_run_shows_its_foreign_teacher(tmp_path, here, bundled):
+def test_a_run_shows_its_foreign_teacher(tmp_path, in_this_process, bundled):
     run = kdlab.load(
         "clothes/quickstart",
         "train.epochs=1",
@@ -192,7 +192,7 @@ def test_a_run_shows_its_foreign_teacher(tmp_path, here, bundled):
 
 
 @pytest.mark.long
-def test_a_teacher_of_other_classes_is_found_by_what_it_says(here):
+def test_a_teacher_of_other_classes_is_found_by_what_it_says(in_this_process):
     """Class names do not tell: a teacher may have numbers where the data have words."""
     run = kdlab.load(
         "smoke/in_process",

@@ -127,7 +127,7 @@ def test_names_that_are_known_are_matched_without_being_asked(data):
 
 @pytest.mark.long
 def test_all_sources_give_the_labels_of_the_teacher_that_was_put_right(
-    kdlab_home, tmp_path, here
+    kdlab_home, tmp_path, in_this_process
 ):
     """It has twelve outputs in another order, and answers in process, cached and served."""
     torch.manual_seed(0)
@@ -158,4 +158,4 @@ def test_all_sources_give_the_labels_of_the_teacher_that_was_put_right(
                 torch.testing.assert_close(tensor, actual[name], rtol=1e-3, atol=1e-4)
             else:
                 assert torch.equal(tensor, actual[name]), (source, name)
-    del kdlab_home, here
+    del kdlab_home, in_this_process

@@ -5,7 +5,15 @@ from pathlib import Path
 import optuna
 import pytest
 import yaml
-from scripted_sweeps import SweepFromInside, events, simulated, spec_at, told, top1, train
+from scripted_sweeps import (
+    SweepFromInside,
+    events,
+    finished_values,
+    simulated,
+    spec_at,
+    top1,
+    train,
+)
 from small_sweeps import SIMULATED, TRAINED, searched
 
 import kdlab
@@ -64,7 +72,9 @@ def test_a_sweep_finds_confirms_and_keeps_the_best(no_pictures):
     inside = SweepFromInside(TRAINED, with_weights, **seeds)
     sweep, result = inside.sweep, inside.sweep.result
     best = result["best"]
-    assert best["values"]["validation_top1"] == max(v[0] for v in told(sweep).values())
+    assert best["values"]["validation_top1"] == max(
+        v[0] for v in finished_values(sweep).values()
+    )
     again = result["confirmed"]
     assert again["seeds"] == [11, 12]
     as_it_is = [top1({"seeds": [s], "train": {"lr": 0.05}}) for s in (11, 12)]

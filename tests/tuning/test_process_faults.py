@@ -13,8 +13,8 @@ from scripted_sweeps import (
     after,
     counted,
     events,
+    finished_values,
     simulated,
-    told,
     train,
 )
 from small_sweeps import SIMULATED, TRAINED
@@ -66,14 +66,14 @@ def test_a_driver_killed_at_any_moment_loses_nothing(no_pictures):
         stop = killed_after(chance.randrange(1, 5))
         with pytest.raises(KilledError):
             SweepFromInside(SIMULATED, slowly, stop=stop, **MANY)
-        now = told(attach_sweep("small"))
+        now = finished_values(attach_sweep("small"))
         assert {n: now[n] for n in known} == known
         known = now
     inside = SweepFromInside(SIMULATED, simulated, **MANY)
     assert known
     assert inside.sweep.result["trials"]["complete"] == 16
     assert inside.sweep.result["trials"]["tried_again"] >= 1
-    assert {n: told(inside.sweep)[n] for n in known} == known
+    assert {n: finished_values(inside.sweep)[n] for n in known} == known
     assert counted(inside.sweep) == [TrialState.COMPLETE] * 16
 
 
@@ -92,11 +92,11 @@ def test_a_full_disk_loses_no_trial(no_pictures):
     assert "running ones will be retried" in inside.sweep.status.error
     with pytest.raises(RunFailed, match=r"kdlab sweep .*--study small"):
         _ = inside.sweep.result
-    known = told(inside.sweep)
+    known = finished_values(inside.sweep)
     assert len(known) > 5
     again = SweepFromInside(SIMULATED, simulated, **MANY).sweep
     assert again.result["trials"]["complete"] == 16
-    assert {n: told(again)[n] for n in known} == known
+    assert {n: finished_values(again)[n] for n in known} == known
 
 
 def test_a_full_disk_of_a_worker_ends_the_sweep_and_no_trial(no_pictures):

@@ -9,7 +9,7 @@ from benchmarks.reproduce.command import (
     as_markdown,
     card,
     keep,
-    kept,
+    kept_result,
     known,
     reproduce,
     stale,
@@ -80,7 +80,7 @@ def test_a_card_names_parts_that_are_there(name):
 
 def test_a_kept_result_says_its_commit():
     for name in result.names():
-        facts = kept(name)
+        facts = kept_result(name)
         if any(row["measured"] is not None for row in facts["rows"]):
             assert len(facts["commit"].removesuffix("-dirty")) == 40
             assert facts["code"], name
@@ -89,7 +89,7 @@ def test_a_kept_result_says_its_commit():
 def test_an_older_result_is_said_to_be(kdlab_cli):
     older = {facts["name"] for facts in stale()}
     for name in older:
-        text = as_markdown(kept(name))
+        text = as_markdown(kept_result(name))
         assert "| measured before the code changed |" in text
         assert "changed since: " in text
     code, out, _ = kdlab_cli("reproduce", "--stale")
@@ -105,7 +105,7 @@ def test_simulating_again_leaves_what_was_measured(elsewhere, monkeypatch):
     row |= {"measured": 2.0, "mean": 2.0, "low": 1.0, "high": 3.0, "simulated": 0.0}
     result.keep(place, facts | {"seconds": 77.0}, rows)
     assert keep(simulated) == place / "rows.csv"
-    again = kept("edl_dist/table3")
+    again = kept_result("edl_dist/table3")
     row = next(r for r in again["rows"] if r["measured"] is not None)
     assert (row["measured"], row["low"], row["high"]) == (2.0, 1.0, 3.0)
     assert row["simulated"] != 0.0

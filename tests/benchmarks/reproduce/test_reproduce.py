@@ -11,7 +11,7 @@ from benchmarks.reproduce.bench import Bench
 from benchmarks.reproduce.command import (
     as_markdown,
     card,
-    kept,
+    kept_result,
     kept_table,
     known,
     reproduce,
@@ -62,7 +62,7 @@ def assert_kept_as_simulated(name, result):
     if name not in results.names():
         return
     now = {(row.spec.row, row.spec.quantity): row.facts() for row in result.rows}
-    for row in kept(name)["rows"]:
+    for row in kept_result(name)["rows"]:
         fresh = now[row["row"], row["quantity"]]["simulated"]
         if fresh is None or row["simulated"] is None:
             assert row["simulated"] == fresh, row
@@ -148,7 +148,7 @@ def test_shares_have_the_names_of_their_rows():
 
 @pytest.mark.parametrize("name", sorted(results.names()))
 def test_a_kept_result_has_the_numbers_of_its_claim(name):
-    facts, spec = kept(name), card(name)[1]
+    facts, spec = kept_result(name), card(name)[1]
     assert facts["command"].startswith(f"kdlab reproduce {name}")
     assert facts["machine"]["cores"] >= 1
     assert "torch" in facts["versions"]
@@ -174,19 +174,19 @@ def test_the_tables_are_of_the_claims_and_say_nothing_of_whoever_measured():
 def test_a_row_that_was_left_out_is_kept_without_numbers(tmp_path, monkeypatch):
     """A row without numbers, as a new one of a claim is, does not lose those of other rows."""
     name = "edl_dist/table3"
-    facts, rows = kept(name), card(name)[1].rows
+    facts, rows = kept_result(name), card(name)[1].rows
     first = facts["rows"][0]
     results.keep(tmp_path, facts | {"rows": facts["rows"][1:]}, rows)
     numbers = results.found_in(tmp_path, name)
     assert set(numbers[first["row"], first["quantity"]].values()) == {None}
     assert len(numbers) == len(rows)
     monkeypatch.setattr(results, "found_in", lambda folder, of: {})
-    assert {row["measured"] for row in kept(name)["rows"]} == {None}
+    assert {row["measured"] for row in kept_result(name)["rows"]} == {None}
 
 
 def test_what_is_kept_is_read_again_and_written_the_same(tmp_path):
     for name in sorted(results.names()):
-        results.keep(tmp_path, kept(name), card(name)[1].rows)
+        results.keep(tmp_path, kept_result(name), card(name)[1].rows)
     for table in ("made.csv", "rows.csv"):
         old, new = (results._read(at / table) for at in (results.HERE, tmp_path))
         names = {line["name"] for line in new}
@@ -229,7 +229,7 @@ def test_a_share_of_time_is_to_where_the_other_ends():
 
 def test_what_is_undefined_is_kept_with_its_reason(tmp_path):
     name = "ec_dnn/table1"
-    facts, rows = kept(name), card(name)[1].rows
+    facts, rows = kept_result(name), card(name)[1].rows
     (at,) = [k for k, r in enumerate(rows) if (r.row, r.quantity) == ("E-DNN_G", "speed")]
     facts["rows"][at] = MeasuredRow(rows[at], None, (), "it is flat, early").facts()
     facts["curves"] = {"ma_g": [[(0.5, 60.25), (20.0, 44.0)], [(0.5, 61.0)]]}
@@ -258,7 +258,7 @@ def test_from_the_command_line(kdlab_cli, elsewhere):
     assert row["is"] == "predicted"
     assert abs(row["off_pct"]) <= 5
     assert results.names()["edl_dist/table3"] == Path("registry/results").resolve()
-    assert kept("edl_dist/table3")["rows"] == answer["rows"]
+    assert kept_result("edl_dist/table3")["rows"] == answer["rows"]
     code, _, err = kdlab_cli("reproduce", "measurement.repeats=5")
     assert code == 2
     code, _, err = kdlab_cli("reproduce", "edl_dist/table9")
@@ -316,7 +316,7 @@ def test_accuracies_are_measured_and_drawn(elsewhere, kdlab_home):
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("in_this_process")
 def test_a_variant_stands_where_a_source_does(elsewhere, kdlab_home):
     spec = Trained(
         experiment="smoke/in_process",

@@ -92,14 +92,14 @@ def test_a_stopped_stack_goes_on_to_the_same_bits(digits, tmp_path, at):
     asked = []
 
     def stop():
-        if len(case.made) == 2 and case.made[1].sgd.steps == 6:
+        if len(case.local_workers) == 2 and case.local_workers[1].sgd.steps == 6:
             asked.append(None)
         return len(asked) >= at
 
     case.stop = stop
     with pytest.raises(KdlabError, match="stopped by the user"):
         case.direction(stacked(case)).run()
-    assert [worker.sgd.steps for worker in case.made.values()] == [6, 6]
+    assert [worker.sgd.steps for worker in case.local_workers.values()] == [6, 6]
     again = Case(digits, tmp_path / "stopped", spec, table, 2)
     outcome = again.direction(stacked(again)).run()
     assert [e.step for e in again.events.of("worker_resumed")] == [6, 6]
