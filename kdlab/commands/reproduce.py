@@ -64,10 +64,8 @@ def do(arguments: argparse.Namespace) -> int:
     facts = []
     for result in results:
         print_text(result.table(), as_json=arguments.json)
-        for path in result.files:
-            say(str(path))
+        say("\n".join(map(str, result.files)))
         facts.append(result.facts() | {"figures": [str(p) for p in result.figures]})
-    answer(
-        facts[0] if len(facts) == 1 else {"reproductions": facts}, as_json=arguments.json
-    )
+    reproduced = facts[0] if len(facts) == 1 else {"reproductions": facts}
+    answer(reproduced, as_json=arguments.json)
     return 0
