@@ -68,6 +68,7 @@ class SlicesOfRanks:
     budget_s: float = math.inf  # of all rounds; two are made anyway
     steps: int
     warm_up: int = 0  # steps before, not timed
+    predicts: bool = True  # profile in every round, and hold the planner's prediction to it
 
     def costs(self, profile: Profile) -> StageCosts:
         of = workload(self.workload)
@@ -220,7 +221,7 @@ def timed_slices(job: SlicesOfRanks, rank: int) -> SliceTimes:
         rounds: list[_Round] = []
         begin, spare = time.monotonic(), max(0, (psutil.cpu_count() or 1) - job.world)
         while from_first(_goes_on(job, rounds, time.monotonic() - begin, spare), bool):
-            rounds.append(_round(job, cut, variants, programmes))
+            rounds.append(_round(job, cut, variants, programmes, first))
         counted = quiet_rounds(rounds, spare)
         return SliceTimes(
             seconds={name: [r.seconds[alike[name]] for r in counted] for name in names},
@@ -265,11 +266,13 @@ def _round(
     cut: _Cut,
     variants: Mapping[Variant, Running],
     programmes: Mapping[Variant, ExecutionPlan],
+    now: StageCosts,
 ) -> _Round:
     begin, busy, used = time.monotonic(), _busy_s(), time.process_time()
-    _does(cut.rank, "profiling beside the steps")
-    # In the same round as the steps: a host drifts by tens of percent within minutes.
-    now = settings.costs(cut.profile(settings.batch, steps=_AGAIN, max_s=math.inf))
+    if settings.predicts:
+        _does(cut.rank, "profiling beside the steps")
+        # In the same round as the steps: a host drifts by tens of percent within minutes.
+        now = settings.costs(cut.profile(settings.batch, steps=_AGAIN, max_s=math.inf))
     works = {
         n: partial(_slice, n, v, settings.steps, cut.rank) for n, v in variants.items()
     }

@@ -37,8 +37,7 @@ from kdlab.papers.pipe_bd.hybrid_plan import best_plan
 from kdlab.report.figures import EmitLine, Figure, Report, at, figure, over
 
 T = TypeVar("T")
-Known = dict[Name, SliceTimes]
-"""Workloads whose variants were timed already."""
+Known = dict[Name, SliceTimes]  # of workloads whose variants were timed already
 
 WORKLOADS: tuple[Name, ...] = ("compression", "nas")
 DEVICES = 2
@@ -122,6 +121,7 @@ def batches(rounds: int, say: EmitLine, known: Known) -> list[Figure]:
                 rounds=rounds,
                 budget_s=_BATCH_S,
                 profile_s=PROFILE_S / 3,
+                predicts=False,
             )
             before = known.get(workload) if batch == BATCH else None
             seconds = (before or _ranks(timed_slices, job, say)[0]).seconds
@@ -137,17 +137,14 @@ def memory(say: EmitLine, known: Known) -> list[Figure]:
     for workload in WORKLOADS:
         job = replace(_job(workload), variants=("dp", "tr_dpu_ahd"), steps=1)
         times = known.get(workload) or _ranks(timed_slices, job, say)[0]
-        largest: dict[Variant, float] = {}
-        mean: dict[Variant, float] = {}
+        mb: dict[Variant, list[float]] = {}
         for name in job.variants:
-            each = _ranks(
-                memory_mb, replace(job, steps=4), say, programme=times.programmes[name]
-            )
-            largest[name], mean[name] = max(each), fmean(each)
-            figures.append(figure(f"memory_mb/{workload}/{name}", each, "MB"))
-            say(f"memory {workload} {name}: {', '.join(f'{mb:.0f} MB' for mb in each)}")
-        for label, of in (("memory_over_dp", largest), ("mean_memory_over_dp", mean)):
-            ratio = of["tr_dpu_ahd"] / of["dp"]
+            programme, few = times.programmes[name], replace(job, steps=4)
+            mb[name] = _ranks(memory_mb, few, say, programme=programme)
+            figures.append(figure(f"memory_mb/{workload}/{name}", mb[name], "MB"))
+            say(f"memory {workload} {name}: {', '.join(f'{n:.0f} MB' for n in mb[name])}")
+        for label, of in (("memory_over_dp", max), ("mean_memory_over_dp", fmean)):
+            ratio = of(mb["tr_dpu_ahd"]) / of(mb["dp"])
             figures.append(figure(f"{label}/{workload}", ratio, "ratio"))
     return figures
 
