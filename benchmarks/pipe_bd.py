@@ -47,7 +47,7 @@ PROFILE_S = 12.0
 # Steps of a slice: at least as many as the lead. A supernet's steps differ by their paths, and in
 # short slices one device always has more work than the other.
 SLICES: dict[Name, int] = {"compression": 2, "nas": 8, "stages": 4}
-ROUNDS_S: dict[Name, float] = {"compression": 60.0, "nas": 90.0, "stages": 40.0}
+ROUNDS_S: dict[Name, float] = {"compression": 50.0, "nas": 75.0, "stages": 30.0}
 _BATCH_S = 10.0  # for the rounds of a batch size
 _PATIENCE_S = 1800.0
 
