@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import markdown
 import pytest
 from tests_support import run_folders
 
@@ -39,7 +40,6 @@ def test_every_kdlab_command_in_the_docs_is_accepted(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_lists_and_tables_are_no_part_of_a_paragraph(page):
     """Items behind a paragraph of fewer than four spaces were printed as running text."""
-    markdown = pytest.importorskip("markdown")
     html = markdown.markdown(page.read_text(), extensions=["tables", "fenced_code"])
     paragraphs = re.findall(r"<p>(.*?)</p>", html, re.S)
     assert [p for p in paragraphs if re.search(r"\n\s*(-|\d+\.|\|) ", p)] == []
