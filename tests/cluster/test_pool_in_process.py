@@ -82,8 +82,9 @@ def test_every_form_conforms_and_is_the_teachers_own(
 
 
 def test_kept_labels_are_asked_for_once_and_become_a_cache(
-    pool_here, served, teacher, digits
+    pool_here, served, teacher, digits, tmp_path, monkeypatch
 ):
+    monkeypatch.setenv("KDLAB_HOME", str(tmp_path))  # without labels of other tests
     source, samples, _ = served(pool_here(teachers=1), cache_views=1, epochs=4, record=True)
     labels = [{}, {}, {}, {}]
     for epoch in range(4):

@@ -250,9 +250,9 @@ class InRedis(LeaseStore):
         return True
 
     async def close(self) -> None:
-        self._writer.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._writer
+        while not self._writer.done():  # a client may lose a cancellation in a command
+            self._writer.cancel()
+            await asyncio.wait([self._writer], timeout=0.5)
         await self._flush()  # includes what was being written: commands may be repeated
         await self.redis.aclose()
 

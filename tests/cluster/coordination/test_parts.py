@@ -9,6 +9,7 @@ import pytest
 
 from kdlab.cluster.coordination.change_notifier import ChangeNotifier
 from kdlab.cluster.coordination.coordinator_messages import WeightsSource
+from kdlab.cluster.coordination.lease_store import InRedis
 from kdlab.cluster.coordination.quarantine import Quarantine
 from kdlab.cluster.coordination.recording import Recorded
 from kdlab.cluster.coordination.weights_cache import WeightsCache
@@ -138,6 +139,34 @@ def test_after_its_time_it_is_answered_without_news():
         await news.wait("s", news._table.version_of("s"), 0.001)
 
     asyncio.run(look())  # it returns
+
+
+# Store
+
+
+def test_a_store_closes_though_its_client_lost_the_cancellation(monkeypatch):
+    """Closing waited for ever for a writer that waited for the next change."""
+
+    async def closed():
+        store, writes = InRedis("redis://127.0.0.1:1"), []
+
+        async def flush():
+            writes.append(asyncio.current_task())
+            if len(writes) == 1:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    return True  # as a command that ended at that moment
+            return True
+
+        monkeypatch.setattr(store, "_flush", flush)
+        store.put("teacher", "a", {})
+        while not writes:
+            await asyncio.sleep(0)
+        ended, _ = await asyncio.wait([asyncio.create_task(store.close())], timeout=30)
+        return len(ended), len(writes)
+
+    assert asyncio.run(closed()) == (1, 2)  # what was left is written at the end
 
 
 # Weights
