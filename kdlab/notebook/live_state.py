@@ -190,8 +190,8 @@ def _bottleneck(watch: Watch) -> tuple[str, str]:
     slow, serving = watch.pace.bottleneck(), watch.now.teachers.serving
     if watch.state != "running" or slow is None or not serving:
         return "", ""
-    rate = sum(row.t_t for row in serving)
-    rates = f" ({len(serving)} teachers give up to {rate:,.0f} samples/s in total"
+    count = f"{len(serving)} teacher{'s' * (len(serving) > 1)}"
+    rates = f" ({count}, up to {sum(r.t_t for r in serving):,.0f} samples/s in total"
     level = watch.levels.get((SPEED, "without a teacher"))
     bare = f"; without a teacher the student takes {level[-1][1]:,.0f}" if level else ""
     if slow.side != "student" and watch.held:

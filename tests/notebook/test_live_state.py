@@ -47,7 +47,7 @@ def test_who_is_the_bottleneck():
     assert "it waits 1% of its time" in fast["text"]
     slow = live_state.verdict(trained(0.5), "r")
     assert slow["tone"] == "warn"
-    assert "2 teachers give up to 200 samples/s" in slow["text"]
+    assert "(2 teachers, up to 200 samples/s in total" in slow["text"]
     assert "30%" not in slow["text"]
     assert "67% queued at teachers, 0% waiting for views, 22% computed" in slow["text"]
     wire = live_state.verdict(trained(0.5, wire_each=1.6), "r")
