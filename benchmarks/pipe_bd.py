@@ -10,7 +10,7 @@
 *Ideal* is measured too: every device runs all blocks with the whole batch, while the others do
 the same; that time divided by the number of devices is a step without waiting or sharing.
 Variants with the same plan are timed once, and a line says so. The rounds of each part have a time
-limit, so that all take less than ten minutes on two quiet cores.
+limit, and a batch size has one round, so that all take less than ten minutes on two quiet cores.
 """
 
 import random
@@ -59,7 +59,7 @@ def measure(repeats: int = 6, say: EmitLine = quiet, only: Collection[str] = ())
         "compression": lambda: speed("compression", repeats, say, known),
         "nas": lambda: speed("nas", repeats, say, known),
         "stages": lambda: speed("stages", repeats, say, known),
-        "batches": lambda: batches(max(2, repeats // 2), say, known),
+        "batches": lambda: batches(max(2, repeats // 2) if only else 1, say, known),
         "memory": lambda: memory(say, known),
         "planner": lambda: planner(say),
     }
