@@ -179,13 +179,13 @@ def running(programme: ExecutionPlan, cut: _Cut) -> Running:
 
 
 @contextmanager
-def _joined(settings: SlicesOfRanks, rank: int) -> Iterator[_Cut]:
+def _joined(job: SlicesOfRanks, rank: int) -> Iterator[_Cut]:
     """Join the group of all ranks, and build the blocks and data of this one."""
     keep_freed_memory()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", settings.meet_at, rank=rank, world_size=settings.world)
-    of, device = workload(settings.workload), torch.device(settings.device)
-    yield _Cut(of, of.cutting(device), of.samples(settings.batch), rank, device)
+    dist.init_process_group("gloo", job.meet_at, rank=rank, world_size=job.world)
+    of, device = workload(job.workload), torch.device(job.device)
+    yield _Cut(of, of.cutting(device), of.samples(job.batch), rank, device)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -235,14 +235,14 @@ def timed_slices(job: SlicesOfRanks, rank: int) -> SliceTimes:
 
 
 def _goes_on(
-    settings: SlicesOfRanks, rounds: Sequence[_Round], spent_s: float, spare: float
+    job: SlicesOfRanks, rounds: Sequence[_Round], spent_s: float, spare: float
 ) -> bool:
     """Return True while too few rounds were quiet and there is time for another one."""
     count = len(rounds)
-    if count < min(_FEWEST, settings.rounds):
+    if count < min(_FEWEST, job.rounds):
         return True
-    enough = sum(r.others <= _QUIET + spare for r in rounds) >= settings.rounds
-    late = count == 2 * settings.rounds or spent_s * (count + 1) / count > settings.budget_s
+    enough = sum(r.others <= _QUIET + spare for r in rounds) >= job.rounds
+    late = count == 2 * job.rounds or spent_s * (count + 1) / count > job.budget_s
     return not enough and not late
 
 
@@ -262,20 +262,18 @@ def quiet_rounds(rounds: Sequence[_Round], spare: float) -> list[_Round]:
 
 
 def _round(
-    settings: SlicesOfRanks,
+    job: SlicesOfRanks,
     cut: _Cut,
     variants: Mapping[Variant, Running],
     programmes: Mapping[Variant, ExecutionPlan],
     now: StageCosts,
 ) -> _Round:
     begin, busy, used = time.monotonic(), _busy_s(), time.process_time()
-    if settings.predicts:
+    if job.predicts:
         _does(cut.rank, "profiling beside the steps")
         # In the same round as the steps: a host drifts by tens of percent within minutes.
-        now = settings.costs(cut.profile(settings.batch, steps=_AGAIN, max_s=math.inf))
-    works = {
-        n: partial(_slice, n, v, settings.steps, cut.rank) for n, v in variants.items()
-    }
+        now = job.costs(cut.profile(job.batch, steps=_AGAIN, max_s=math.inf))
+    works = {n: partial(_slice, n, v, job.steps, cut.rank) for n, v in variants.items()}
     turns = in_turns(works, 2, partial(_say, cut.rank), "s per step")
     means = {name: fmean(seconds) for name, seconds in turns.items()}
     each = from_all(means, dict[Variant, float])
