@@ -9,13 +9,11 @@ A file is replaced as a whole, a few times a second at most. One that cannot be 
 ignored: teachers and readers send its contents again.
 
 Redis holds one key per teacher with the TTL of its lease (section 3.1: the alive status
-has a Time-To-Live, a heartbeat prolongs it), so a coordinator that restarts late finds
-silent teachers gone. Writes go out in the order of the changes, one pipeline at a time, in
-a separate task: a slow Redis delays no handler.
+has a Time-To-Live, a heartbeat prolongs it), so a coordinator that restarts late finds silent
+teachers gone. A separate task writes in order, one pipeline at a time: a slow Redis delays nobody.
 """
 
 import asyncio
-import contextlib
 import json
 import logging
 from collections import OrderedDict
@@ -87,6 +85,12 @@ def _read(rows: Mapping[str, object]) -> StoredRows:
     )
 
 
+async def _end(writer: asyncio.Task[None]) -> None:
+    while not writer.done():  # a client may lose a cancellation in a command
+        writer.cancel()
+        await asyncio.wait([writer], timeout=0.5)
+
+
 class LeaseStore:
     """A store in memory, which keeps nothing beside the table; subclasses keep a copy."""
 
@@ -151,9 +155,7 @@ class InFile(LeaseStore):
             _LOG.warning("Leases cannot be written to %s: %s", self.path, error)
 
     async def close(self) -> None:
-        self._writer.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._writer
+        await _end(self._writer)
         if self._changed.is_set():
             await self._flush()
 
@@ -250,9 +252,7 @@ class InRedis(LeaseStore):
         return True
 
     async def close(self) -> None:
-        while not self._writer.done():  # a client may lose a cancellation in a command
-            self._writer.cancel()
-            await asyncio.wait([self._writer], timeout=0.5)
+        await _end(self._writer)
         await self._flush()  # includes what was being written: commands may be repeated
         await self.redis.aclose()
 
