@@ -85,8 +85,7 @@ def compose_card(name: str, overrides: Overrides = ()) -> Composed:
 def _card(name: str) -> yaml_text.Document:
     path = folders.find("registry", name)
     document = yaml_text.read(path, folders.display(path))
-    if isinstance(document.data, dict):
-        document.data.pop("about", None)
+    document.data.pop("about", None)
     return document
 
 
@@ -118,11 +117,6 @@ def _resolve(name: str, document: yaml_text.Document, overrides: Overrides) -> C
 
 
 def _overridden(name: str, document: yaml_text.Document, overrides: Overrides) -> Composed:
-    if not isinstance(document.data, dict):
-        document.faults.append(
-            Fault("", "the top of the file must be a mapping (key: value lines)")
-        )
-        document.data = {}
     tree = Composed(name, document.data, document.origins, document.faults)
     for key, value in pairs(overrides):
         _override(tree, key, value)

@@ -30,7 +30,7 @@ def read_sweep(name: str, overrides: loader.Overrides = ()) -> loader.Composed:
             raise NotFoundError(folders.wrong_path(name, wanted, near) or words)
         path, name = configs[full_name], full_name
     document = yaml_text.read(path, folders.display(path))
-    if document.faults or not isinstance(document.data, dict):
+    if document.faults:
         raise SpecError(document.faults, about=name)
     composed = loader.from_dict(document.data, name, overrides)
     if not composed.faults:

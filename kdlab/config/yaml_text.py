@@ -19,8 +19,9 @@ from kdlab.config.limits import DEPTH, NODES, TEXT
 from kdlab.errors import BadInput, Fault, short
 
 _BRACKET = re.compile(r"[\[\]{}]")
+# No two parts can match the same digits: it would take the square of their number.
 _FLOAT = re.compile(
-    r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*(?:[eE][-+]?[0-9]+)?|\.[0-9_]+(?:[eE][-+]?[0-9]+)?"
+    r"^[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)?|\.[0-9_]+(?:[eE][-+]?[0-9]+)?"
     r"|\.(?:inf|Inf)|\.(?:nan|NaN))$"
 )
 
@@ -79,6 +80,7 @@ def parse_value(text: str) -> Any:
 
 
 def read(path: Path, shown_as: str) -> Document:
+    """Read a file whose top is a mapping; one that is none reads as empty, with its fault."""
     document = Document({})
     try:
         with path.open(encoding="utf-8") as file:
@@ -98,6 +100,10 @@ def _parsed(text: str, shown_as: str) -> Document:
     """Parse a text once: a sweep reads the same few files for each trial."""
     document = Document({})
     _fill(document, text, shown_as)
+    if not isinstance(document.data, dict):
+        document.data = {}
+        message = "the top of the file must be a mapping (key: value lines)"
+        document.faults.append(Fault("", message, shown_as))
     return document
 
 

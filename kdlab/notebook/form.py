@@ -103,7 +103,7 @@ class CardChoices:
             return
         if not tree.faults:
             document = yaml_text.read(path, folders.display(path)).data
-            about = str(document.get("about", "")) if isinstance(document, dict) else ""
+            about = str(document.get("about", ""))
             self._choices.append((Choice("use", name, about), cls, frozenset(tree.data)))
 
     def about(self, name: str | None) -> str:

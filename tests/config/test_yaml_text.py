@@ -48,6 +48,19 @@ def test_a_file_that_is_no_plain_yaml_is_one_fault(tmp_path, raw):
     assert len(read(path, "x.yaml").faults) == 1
 
 
+@pytest.mark.parametrize("text", ["5", "[1]", "null", "word"])
+def test_a_file_that_is_no_mapping_is_one_fault(tmp_path, text):
+    document = written(tmp_path, text)
+    assert document.data == {}
+    assert ["must be a mapping" in fault.message for fault in document.faults] == [True]
+
+
+def test_as_many_digits_as_a_text_may_have_are_read_at_once():
+    # Where two parts of the pattern may match the same digits, this takes minutes.
+    text = "9" * 100_000 + "x"
+    assert parse_value(text) == text
+
+
 def test_remembers_lines(tmp_path):
     document = written(tmp_path, "a: 1\nb:\n  c: 2\n  d: [3]\n")
     assert document.origins["a"] == "x.yaml:1"

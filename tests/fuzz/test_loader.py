@@ -31,6 +31,7 @@ def answered(load, *arguments):
         assert text.encode("utf-8")
         assert len(text) < SHOWN
         assert "report this defect" not in text, text
+        assert not text.startswith("0 faults"), text
     # Anything else is a traceback, and fails.
 
 
