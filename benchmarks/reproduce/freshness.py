@@ -8,7 +8,9 @@ import ast
 from collections.abc import Iterable, Mapping
 from functools import cache
 from hashlib import sha256
+from io import StringIO
 from pathlib import Path
+from tokenize import COMMENT, generate_tokens
 from typing import Any
 
 import kdlab
@@ -60,15 +62,19 @@ def _hash_of(part: str) -> str:
 
 
 def what_runs(source: str) -> str:
-    """Return the lines of a module without docstrings, whole-line comments and empty lines."""
+    """Return the lines of a module without docstrings, comments and empty lines."""
     spoken = {
         number
         for node in ast.walk(ast.parse(source))
         if isinstance(node, _BODIES) and ast.get_docstring(node, clean=False) is not None
         for number in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
     }
+    lines = source.split("\n")
+    for kind, _, (number, column), *_ in generate_tokens(StringIO(source).readline):
+        if kind == COMMENT:
+            lines[number - 1] = lines[number - 1][:column]
     return "\n".join(
         line.rstrip()
-        for number, line in enumerate(source.split("\n"), start=1)
-        if number not in spoken and line.strip() and not line.lstrip().startswith("#")
+        for number, line in enumerate(lines, start=1)
+        if number not in spoken and line.strip()
     )

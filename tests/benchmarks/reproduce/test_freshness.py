@@ -25,6 +25,9 @@ def one(x):
     More.
     """
     # why
+    words = """
+    # not a comment
+    """
     return x + 1  # here
 '''
 
@@ -46,10 +49,12 @@ def measured(value, code):
 
 
 def test_only_what_runs_counts():
-    assert what_runs(SOURCE) == "def one(x):\n    return x + 1  # here"
+    words = '    words = """\n    # not a comment\n    """'
+    assert what_runs(SOURCE) == f"def one(x):\n{words}\n    return x + 1"
     reworded = SOURCE.replace("Says.", "Adds one.").replace("# why", "# since")
-    assert what_runs(reworded) == what_runs(SOURCE)
-    assert what_runs(SOURCE.replace("+ 1", "+ 2")) != what_runs(SOURCE)
+    assert what_runs(reworded.replace("  # here", "")) == what_runs(SOURCE)
+    for was, now in (("+ 1", "+ 2"), ("# not", "# no")):
+        assert what_runs(SOURCE.replace(was, now)) != what_runs(SOURCE)
 
 
 def test_parts_that_changed_are_named(package):
