@@ -140,9 +140,6 @@ class Served(SourceSpec, TransportSettings, ReaderSettings):
             Tunable(name=high, value=ut, range=Range(gt=0, le=most)),
         ]
 
-    def samples_held(self, largest: int) -> float | None:
-        return self.bounds(largest)[1] if self.thresholds_in == "samples" else None
-
     def ways(self) -> dict[str, bool]:
         return {
             "by_reference": self.inputs in ("reference", "auto"),

@@ -278,10 +278,6 @@ class SourceSpec(Spec, ABC):
         """Fields that can be set while a student trains, with their initial values."""
         return []
 
-    def samples_held(self, largest: int) -> float | None:
-        """Most samples that wait for the student; None where memory bounds them, or none wait."""
-        return None
-
     def ways(self) -> dict[str, bool]:
         """Fields of a deployment that say how inputs reach teachers."""
         return {"by_reference": False, "or_value": False}
