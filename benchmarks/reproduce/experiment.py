@@ -108,16 +108,16 @@ class Trained(MeasurementSpec):
         facts = {"seeds": runs[0].facts["seeds"]}
         shares, undefined = shares_of_time(seen)
         values |= shares
-        if puzzles := [run.facts["chosen"] for run in runs if "chosen" in run.facts]:
-            facts["chosen"] = "; ".join(puzzles)
+        choices = [run.facts["chosen"] for run in runs if "chosen" in run.facts]
         if self.best_of:
             chosen = best_candidates(values, self.best_of, self.within)
-            facts["chosen"] = "; ".join(f"{name} {best}" for name, best in chosen.items())
-            say(f"chosen on validation: {facts['chosen']}")
+            choices += [f"{name} {best}" for name, best in chosen.items()]
+            say(f"chosen on validation: {'; '.join(choices)}")
             values |= _of_the_best(values, chosen)
             labels = [f"{name}{_AT_EQUAL_BYTES}" for name in self.best_of if self.within]
             why = f"all its candidates take in more than {self.within}"
             undefined |= {f"global/best of {k}": why for k in labels if k not in chosen}
+        facts |= {"chosen": "; ".join(choices)} if choices else {}
         for name in ("run", "spec_hash"):
             several = [run.facts[name] for run in runs]
             facts[name] = several[0] if len(several) == 1 else several

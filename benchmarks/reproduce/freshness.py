@@ -63,18 +63,12 @@ def _hash_of(part: str) -> str:
 
 def what_runs(source: str) -> str:
     """Return the lines of a module without docstrings, comments and empty lines."""
-    spoken = {
-        number
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, _BODIES) and ast.get_docstring(node, clean=False) is not None
-        for number in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
-    }
     lines = source.split("\n")
     for kind, _, (number, column), *_ in generate_tokens(StringIO(source).readline):
         if kind == COMMENT:
             lines[number - 1] = lines[number - 1][:column]
-    return "\n".join(
-        line.rstrip()
-        for number, line in enumerate(lines, start=1)
-        if number not in spoken and line.strip()
-    )
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, _BODIES) and ast.get_docstring(node, clean=False) is not None:
+            first, last = node.body[0].lineno, node.body[0].end_lineno or 0
+            lines[first - 1 : last] = [""] * (last - first + 1)
+    return "\n".join(line.rstrip() for line in lines if line.strip())
