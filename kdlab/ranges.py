@@ -1,6 +1,5 @@
 """Allowed values of numbers, as data for specs, sliders, sweeps and the papers' settings."""
 
-import math
 import operator
 from dataclasses import dataclass
 
@@ -26,9 +25,10 @@ class Range:
             for bound, sign, holds in checks
             if bound is not None and not holds(value, bound)
         ]
-        if not math.isfinite(value):
-            return f"is {value}, must be a finite number"
-        return f"is {value:g}, must be {' and '.join(broken)}" if broken else None
+        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        if shown in ("nan", "inf", "-inf"):
+            return f"is {shown}, must be a finite number"
+        return f"is {shown}, must be {' and '.join(broken)}" if broken else None
 
     def __str__(self) -> str:
         signs = {">=": self.ge, ">": self.gt, "<=": self.le, "<": self.lt}

@@ -2,7 +2,7 @@
 
 import argparse
 
-from kdlab.commands.command import json_flag, say, show
+from kdlab.commands.command import json_flag, number, overrides, say, show
 from kdlab.config import evidence
 from kdlab.errors import BadInput
 
@@ -15,15 +15,9 @@ _NAMES = (
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", choices=_NAMES)
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="KEY=VALUE",
-        help="of data: root=PHOTOS, files=0; of ec_dnn: data.root=[a.zip, ...]; "
-        "of soak: minutes=5",
-    )
-    parser.add_argument("--repeats", type=int, default=None)
+    of_each = "of data: root=PHOTOS, files=0; of ec_dnn: data.root=[a.zip, ...]; "
+    overrides(parser, f"{of_each}of soak: minutes=5")
+    parser.add_argument("--repeats", type=number(1))
     parser.add_argument(
         "--only",
         nargs="+",
@@ -40,7 +34,7 @@ def do(arguments: argparse.Namespace) -> int:
     options = {key: getattr(arguments, key) for key in ("repeats", "only", "overrides")}
     chosen = {key: value for key, value in options.items() if value or value == 0}
     if "overrides" in chosen and name not in benches.WITH_SETTINGS:
-        raise BadInput(f"bench {name} has no settings; omit KEY=VALUE.")
+        raise BadInput(f"bench {name} has no settings; omit key=value.")
     if "only" in chosen and name not in benches.WITH_PARTS:
         raise BadInput(f"bench {name} has no parts; omit --only.")
     if "repeats" in chosen and name == "soak":

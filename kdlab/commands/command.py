@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kdlab.events.event import Event
 from kdlab.experiment.folder import find_sweep
+from kdlab.ranges import Range
 from kdlab.report.table import visible
 from kdlab.report.verdict_picture import PICTURE
 from kdlab.run import attach
@@ -54,6 +55,26 @@ def json_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="end stdout with one JSON object on one line"
     )
+
+
+def overrides(parser: argparse.ArgumentParser, about: str | None = None) -> None:
+    """Add arguments such as train.epochs=2; there may be none."""
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=about)
+
+
+def number(
+    least: int, most: int | None = None, kind: Callable[[str], float] = int
+) -> Callable[[str], float]:
+    """Return a type of arguments for argparse: numbers from `least` to `most`."""
+    within = Range(ge=least, le=most)
+
+    def number(text: str) -> float:
+        value = kind(text)
+        if (why := within.fault(value)) is not None:
+            raise argparse.ArgumentTypeError(why)
+        return value
+
+    return number
 
 
 def print_text(text: str, *, as_json: bool) -> None:

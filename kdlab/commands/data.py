@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from kdlab.commands.command import CLOSELY, json_flag, print_text, say, show
+from kdlab.commands.command import CLOSELY, json_flag, overrides, print_text, say, show
 from kdlab.config import registry
 from kdlab.config.folders import names, require_path
 from kdlab.errors import BadInput
@@ -16,7 +16,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "name",
         help="a folder, zip, tar or table of images, a card such as data/digits, or a config",
     )
-    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
+    overrides(parser)
     parser.add_argument("--html", default=None, help="write it with its views as a page")
     parser.add_argument("--closely", action="store_true", default=None, help=CLOSELY)
     new = "write its images into a new folder at the size that views need, say size=96"
@@ -82,9 +82,6 @@ def _store(arguments: argparse.Namespace) -> int:
         f"{facts.bytes_before / 1e6:,.1f} MB before, {facts.bytes_after / 1e6:,.1f} after"
     )
     use = f"use it: data.type=data/image_list data.root={folder}/images.csv"
-    show(
-        f"{facts.images:,} images {facts}\n{sizes}\n{use}",
-        to_builtins(facts),
-        as_json=arguments.json,
-    )
+    text = f"{facts.images:,} images {facts}\n{sizes}\n{use}"
+    show(text, to_builtins(facts), as_json=arguments.json)
     return 0

@@ -49,15 +49,8 @@ def _export(arguments: argparse.Namespace) -> int:
 
     run, out, member = arguments.run, arguments.out, arguments.member
     if not arguments.whole:
-        text = export_student(
-            run,
-            to=arguments.to,
-            out=out,
-            member=member,
-            best=arguments.best,
-            licence=arguments.licence,
-            bare=arguments.bare,
-        )
+        chosen = {k: getattr(arguments, k) for k in ("to", "best", "licence", "bare")}
+        text = export_student(run, out=out, member=member, **chosen)
     elif arguments.to != "safetensors":
         raise BadInput("--global writes safetensors only; omit --to.")
     else:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from kdlab.commands.command import json_flag, show
+from kdlab.commands.command import json_flag, number, show
 from kdlab.config.folders import require_path
 from kdlab.experiment.folder import find
 
@@ -13,7 +13,7 @@ ABOUT = "classify photos with the student of a run"
 def options(parser: argparse.ArgumentParser) -> None:
     student_options(parser)
     parser.add_argument("images", nargs="+", help="image files, or folders of them")
-    parser.add_argument("--top", type=int, default=3, help="classes for each image")
+    parser.add_argument("--top", type=number(1), default=3, help="classes for each image")
     json_flag(parser)
 
 
@@ -44,13 +44,8 @@ def do(arguments: argparse.Namespace) -> int:
         require_path(image)
     from kdlab.run.outputs.prediction import answers  # imports torch
 
-    predictions = answers(
-        arguments.run,
-        arguments.images,
-        arguments.top,
-        arguments.member,
-        best=arguments.best,
-    )
+    run, top, member = arguments.run, arguments.top, arguments.member
+    predictions = answers(run, arguments.images, top, member, best=arguments.best)
     facts = {"predictions": predictions.to_json(), "taken": predictions.taken}
     show(repr(predictions), facts, as_json=arguments.json)
     return 0

@@ -2,7 +2,7 @@
 
 import argparse
 
-from kdlab.commands.command import json_flag, say, show, start_run
+from kdlab.commands.command import json_flag, overrides, say, show, start_run
 from kdlab.report.check_table import in_words
 from kdlab.run import load
 
@@ -11,13 +11,10 @@ ABOUT = "run an experiment from configs/"
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("experiment", help="name under configs/, or a path to a YAML file")
-    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
+    overrides(parser)
     parser.add_argument("--detach", action="store_true", help="start it and return")
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="check everything, measure for some seconds, and estimate time and memory",
-    )
+    about = "check everything, measure for some seconds, and estimate time and memory"
+    parser.add_argument("--dry-run", action="store_true", help=about)
     json_flag(parser)
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from kdlab.commands.command import json_flag, show
+from kdlab.commands.command import json_flag, number, show
 from kdlab.run import compare, runs
 from kdlab.run.outputs.tracking_sync import sync_all
 
@@ -20,7 +20,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all", action="store_true", help="include archived runs (kdlab mark)"
     )
-    parser.add_argument("-n", type=int, default=20, help="how many (default 20)")
+    parser.add_argument("-n", type=number(1), default=20, help="how many (default 20)")
     json_flag(parser)
 
 

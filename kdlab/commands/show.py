@@ -2,7 +2,7 @@
 
 import argparse
 
-from kdlab.commands.command import json_flag, show
+from kdlab.commands.command import json_flag, overrides, show
 from kdlab.run.catalogue import describe, described
 
 ABOUT = "a config, card or component, resolved, with origins; the page of a check"
@@ -10,7 +10,7 @@ ABOUT = "a config, card or component, resolved, with origins; the page of a chec
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name")
-    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
+    overrides(parser)
     json_flag(parser)
 
 

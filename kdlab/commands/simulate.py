@@ -2,14 +2,14 @@
 
 import argparse
 
-from kdlab.commands.command import json_flag, say, show
+from kdlab.commands.command import json_flag, overrides, say, show
 
 ABOUT = "predict a table or a plan on a simulated clock"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="card under registry/simulations: edl_dist/table3")
-    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
+    overrides(parser)
     json_flag(parser)
 
 

@@ -3,7 +3,14 @@
 import argparse
 import json
 
-from kdlab.commands.command import json_flag, print_text, report_tracking, say, start_job
+from kdlab.commands.command import (
+    json_flag,
+    overrides,
+    print_text,
+    report_tracking,
+    say,
+    start_job,
+)
 from kdlab.config.sweep_text import read_sweep
 
 ABOUT = "search keys of an experiment with Optuna"
@@ -13,21 +20,11 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "sweep", help="name under configs/sweeps/, or a path to a YAML file"
     )
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="key=value",
-        help="of the sweep, such as keep=all",
-    )
-    parser.add_argument("--trials", type=int, default=None, help="how many in all")
-    parser.add_argument("--jobs", type=int, default=None, help="how many at a time")
-    parser.add_argument(
-        "--study", default=None, help="its name; an existing study continues"
-    )
-    parser.add_argument(
-        "--save", default=None, metavar="NAME", help="the best as configs/NAME"
-    )
+    overrides(parser, "of the sweep, such as keep=all")
+    parser.add_argument("--trials", type=int, help="how many in all")
+    parser.add_argument("--jobs", type=int, help="how many at a time")
+    parser.add_argument("--study", help="its name; an existing study continues")
+    parser.add_argument("--save", metavar="NAME", help="the best as configs/NAME")
     parser.add_argument("--detach", action="store_true", help="start it and return")
     json_flag(parser)
 

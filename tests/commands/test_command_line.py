@@ -35,6 +35,24 @@ def test_each_command_says_what_it_is_about_and_refuses_what_it_does_not_know(na
 
 
 @pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("ui", "--port", "99999999"), "is 99999999, must be <= 65535"),
+        (("ui", "--port", "1" + 400 * "0"), "must be <= 65535"),
+        (("ui", "--port", "high"), "invalid number value: 'high'"),
+        (("teacher", "tls://10.0.0.1:1", "--label-port", "-1"), "is -1, must be >= 0"),
+        (("teacher", "tls://10.0.0.1:1", "--patience", "nan"), "must be a finite number"),
+        (("runs", "-n", "0"), "is 0, must be >= 1"),
+        (("examine", "last", "--most", "0"), "is 0, must be >= 1"),
+    ],
+)
+def test_a_number_outside_its_range_is_refused(capsys, words, why):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(words)
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("error", "code"),
     [(BadInput("it is wrong"), 2), (ClusterError("it is gone"), 1)],
 )
