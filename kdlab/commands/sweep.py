@@ -9,6 +9,7 @@ from kdlab.commands.command import (
     print_text,
     report_tracking,
     say,
+    show,
     start_job,
 )
 from kdlab.config.sweep_text import read_sweep
@@ -25,6 +26,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, help="how many at a time")
     parser.add_argument("--study", help="its name; an existing study continues")
     parser.add_argument("--save", metavar="NAME", help="the best as configs/NAME")
+    parser.add_argument("--dry-run", action="store_true", help="check all, start nothing")
     parser.add_argument("--detach", action="store_true", help="start it and return")
     json_flag(parser)
 
@@ -40,6 +42,11 @@ def do(arguments: argparse.Namespace) -> int:
     if arguments.save:
         check_name(arguments.save)
     wanted = search(arguments.sweep, *arguments.overrides, limits)
+    if arguments.dry_run:
+        wanted.check(say)
+        facts = {"trials": wanted.spec.trials, "space": sorted(wanted.spec.space)}
+        show(repr(wanted), {"sweep": wanted.name} | facts, as_json=arguments.json)
+        return 0
     sweep, pressed = start_job(
         lambda: wanted.start(arguments.study, say), ProgressLines().on_event, arguments
     )

@@ -17,7 +17,7 @@ def names(dataclass):
 @pytest.mark.parametrize(
     ("command", "keys"),
     [
-        ("kdlab sweep NAME", names(SweepOutcome)),
+        ("kdlab sweep NAME --json", names(SweepOutcome)),
         (
             "kdlab run CONFIG --dry-run",
             names(Estimate) | names(StageEstimate) | {"seconds"},
@@ -31,6 +31,13 @@ def test_keys_of_the_page_are_fields(command, keys):
 
 def test_check_has_the_keys_of_the_page(kdlab_home, answer):
     assert set(answer("show", "KD-D01")) == documented("kdlab show KD-D01")
+
+
+def test_dry_run_of_a_sweep_has_the_keys_of_the_page(kdlab_home, answer):
+    facts = answer("sweep", "quickstart", "--dry-run", "--trials", "3")
+    assert set(facts) == documented("kdlab sweep NAME --dry-run")
+    assert facts["trials"] == 3
+    assert not list(kdlab_home.rglob("sweeps"))  # nothing was started
 
 
 @pytest.mark.long
