@@ -111,14 +111,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str], *, own_process: bool) -> int:
     """Run a command and return its exit code; `own_process`: the process serves it only."""
     if words[0] not in COMMANDS and not words[0].startswith("-"):
-        near = nearest(words[0], COMMANDS)
+        # `compare` is what `kdlab runs` says that it does.
+        about = {name: command.ABOUT for name, command in COMMANDS.items()}
+        does = [k for k, text in about.items() if words[0] in re.findall(r"\w{4,}", text)]
+        more = f" Perhaps kdlab {does[0]} ({about[does[0]]})." if does else ""
+        near = more or nearest(words[0], COMMANDS)
         raise BadInput(f"There is no command {words[0]!r}.{near} All: kdlab --help")
-    arguments = parser().parse_args(words)
-    arguments.own_process = own_process
+    arguments = parser().parse_args(words, argparse.Namespace(own_process=own_process))
     if own_process:
         keep_private()
-    command: Command = COMMANDS[arguments.command]
-    return command.do(arguments)
+    return COMMANDS[arguments.command].do(arguments)
 
 
 class _InAnyOrder(argparse.ArgumentParser):
@@ -141,15 +143,13 @@ class _InAnyOrder(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    root = argparse.ArgumentParser(
-        prog="kdlab", description="Large-scale knowledge distillation of image models."
-    )
+    about = "Large-scale knowledge distillation of image models."
+    root = argparse.ArgumentParser(prog="kdlab", description=about)
     root.add_argument("--version", action="version", version=f"kdlab {__version__}")
     commands = root.add_subparsers(
         required=True, metavar="COMMAND", dest="command", parser_class=_InAnyOrder
     )
     for name, command in COMMANDS.items():
-        command.options(
-            commands.add_parser(name, help=command.ABOUT, description=command.ABOUT)
-        )
+        about = command.ABOUT
+        command.options(commands.add_parser(name, help=about, description=about))
     return root

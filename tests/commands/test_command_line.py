@@ -120,6 +120,8 @@ def test_list_show_and_recipes_as_text_and_as_json(kdlab_cli):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("reprodoce", "x"), "Nearest: reproduce"),
+        (("compare", "a", "b"), "kdlab runs (list runs, newest first; compare them"),
         (("list", "lossez"), "losses"),
         (("show", "smoke/nonne"), "smoke/none"),
         (("run", "quickstartt"), "quickstart"),
