@@ -67,7 +67,7 @@ class TeacherChanges:
                 )
                 self._kill(target.pid, signal.SIGKILL)
             case DrainTeacher(name=name) | KillTeacher(name=name):
-                self._emit(Warned(message=f"Teacher {name} has ended already."))
+                self._emit(Warned(message=f"No teacher {name} runs on this machine."))
 
     def _target(self, name: str) -> Target | None:
         """Return the live teacher of this name that the pool runs on this machine."""

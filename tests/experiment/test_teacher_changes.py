@@ -76,8 +76,8 @@ def test_one_that_is_gone_is_said_and_nobody_else_is_hit(case):
     order(DrainTeacher, name="teacher-7")
     assert signals == []
     assert [e.message for e in events] == [
-        "Teacher teacher-0 has ended already.",
-        "Teacher teacher-7 has ended already.",
+        "No teacher teacher-0 runs on this machine.",
+        "No teacher teacher-7 runs on this machine.",
     ]
 
 

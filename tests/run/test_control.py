@@ -190,7 +190,7 @@ def test_teachers_and_thresholds_of_a_served_run(kdlab_home, elsewhere, kdlab_cl
     until(lambda: gone("teacher_lost", run.kill_teacher), every_s=2.0)
     until(lambda: gone("teacher_left", run.drain_teacher), every_s=2.0)
     run.kill_teacher("teacher-9")
-    until(lambda: any("no teacher teacher-9" in e.message for e in events(run, "warned")))
+    until(lambda: any("No teacher teacher-9" in e.message for e in events(run, "warned")))
     run.stop()
     run.wait(timeout_s=600)
     lost = [e.samples_lost for e in events(run, "epoch_done")]

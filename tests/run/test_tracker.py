@@ -78,4 +78,4 @@ def trackers(run):
 
 
 def restarts(run):
-    return [w for w in select(run.folder.events, Warned) if "started again" in w.message]
+    return [w for w in select(run.folder.events, Warned) if "it restarts" in w.message]
