@@ -345,7 +345,7 @@ def find(run_id: str) -> RunFolder:
         NotFoundError: none or several match; lists them.
     """
     runs = all_folders()
-    if not any(run_id in ("last", f.run_id) for f in runs):
+    if run_id and not any(run_id in ("last", f.run_id) for f in runs):  # "" is part of all
         path = os.path.abspath(run_id)
         matches = [f for f in runs if run_id in f.run_id or str(f.path) == path]
         if len(matches) == 1:

@@ -227,7 +227,7 @@ class JobHandle:
 
     def tag(self, *words: str, drop: Sequence[str] = ()) -> None:
         """Add tags and `drop` others; `kdlab runs` shows them."""
-        every = dict.fromkeys((*self.marks.tags, *words))
+        every = dict.fromkeys((*self.marks.tags, *map(str, words)))
         marks.mark(self.folder, tags=tuple(tag for tag in every if tag not in drop))
 
     def note(self, text: str) -> None:

@@ -5,10 +5,10 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kdlab.codec import to_builtins
+from kdlab.codec import MessageError, from_builtins, to_builtins
 from kdlab.config.home import make_private, never_anew, recall_as, runs_folder, write_json
 from kdlab.config.limits import refusal
 from kdlab.errors import BadInput, short
@@ -46,9 +46,9 @@ def mark(run: RunFolder, **changes: object) -> None:
     """Change fields of the run's `Marks`; BadInput where a value is not allowed."""
     never_anew.add(run.path)
     try:
-        new = replace(marks_of(run), **changes)  # type: ignore[arg-type]  # typed by who calls
+        new = from_builtins(Marks, to_builtins(marks_of(run)) | to_builtins(changes))
         write_json(run.path / _FILE, to_builtins(new))
-    except (ValueError, OSError) as error:
+    except (MessageError, OSError) as error:
         raise BadInput(f"Run {run.run_id} is not marked: {error}.") from error
     if changes.keys() & {"tags", "note"}:
         try:

@@ -10,7 +10,7 @@ from tests_support import hold
 
 import kdlab
 from kdlab.config.home import write_json
-from kdlab.errors import BadInput
+from kdlab.errors import BadInput, NotFoundError
 from kdlab.experiment.folder import RunFolder
 from kdlab.run import attach, runs
 from kdlab.run.handle import marks
@@ -74,6 +74,9 @@ def test_archived_runs_are_out_of_sight_and_counted(add_run):
         {"tags": tuple(map(str, range(21)))},
         {"note": "a" * 2001},
         {"note": "\ud800"},
+        {"note": None},
+        {"tags": 5},
+        {"archived": "no"},
     ],
 )
 def test_what_is_no_mark_is_refused_and_those_that_were_stay(add_run, change):
@@ -82,6 +85,20 @@ def test_what_is_no_mark_is_refused_and_those_that_were_stay(add_run, change):
     with pytest.raises(BadInput, match="Run r1 is not marked: "):
         marks.mark(run.folder, **change)
     assert run.marks.tags == ("good",)
+
+
+@pytest.mark.parametrize("tag", [["a"], {}])
+def test_a_tag_that_is_no_text_is_refused(add_run, tag):
+    with pytest.raises(BadInput, match="Run r1 is not marked: "):
+        add_run().tag(tag)
+
+
+def test_an_empty_name_is_no_part_of_another(add_run):
+    """It was the only run there is, also to `kdlab delete`."""
+    run = add_run()
+    with pytest.raises(NotFoundError, match="There is no run ''"):
+        attach("")
+    assert attach(run.id[:1]).id == run.id
 
 
 def test_damaged_marks_are_none_with_a_line_and_can_be_made_anew(add_run, caplog):
