@@ -7,8 +7,9 @@ import pytest
 
 import kdlab
 from kdlab.errors import BadInput, NotFoundError
+from kdlab.experiment.folder import RunFolder
 from kdlab.report.calibration import expected_calibration_error
-from kdlab.run.outputs.examination import ModelInspection
+from kdlab.run.outputs.examination import ModelInspection, examine
 
 
 @pytest.mark.processes
@@ -37,6 +38,16 @@ def test_a_finished_run_is_examined(taught):
     assert taught.id in taught._repr_html_()
     with pytest.raises(NotFoundError, match="has no plan"):
         taught.plans()
+
+
+@pytest.mark.parametrize(
+    ("split", "most"),
+    [("train", 10), ("foo", 10), ("test", 0), ("test", -5), ("test", "9")],
+)
+def test_training_images_and_less_than_one_are_no_held_out_ones(tmp_path, split, most):
+    """Accuracy on training images was shown as that of held-out ones."""
+    with pytest.raises(BadInput, match="at least 1 image of test or validation"):
+        examine(RunFolder(tmp_path), split, most)
 
 
 def assert_the_mistakes_are_shown(inspection):

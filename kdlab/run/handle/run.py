@@ -317,7 +317,7 @@ class Run(JobHandle):
         """Save the state after this step."""
         changes.send(self.folder, change.SaveCheckpoint)
 
-    def set(self, **values: float) -> None:
+    def set(self, /, **values: float) -> None:
         """Change tunables of the training from the next step on.
 
             run.set(**{"loss.temperature": 2.0, "lr_factor": 0.5})

@@ -339,8 +339,12 @@ def examine(
 
     Raises:
         NotFoundError: no training has finished yet.
-        BadInput: the split is empty, or `closely` finds no network to use.
+        BadInput: the split is empty or no held-out one, or `closely` finds no network to use.
     """
+    if split not in ("test", "validation") or not isinstance(most, int) or most < 1:
+        raise BadInput(
+            f"split={split!r}, most={most!r}: examine at least 1 image of test or validation."
+        )
     run_setup = setup or setup_of(spec_of(run), lambda line: None)
     data = run_setup.data
     ids = getattr(data, split)

@@ -117,6 +117,7 @@ def test_what_the_run_wrote_down_may_be_damaged_or_of_another_kdlab(folder):
         ({"lr_factor": 101.0}, "must be <= 100"),
         ({"loss.hard_weight": float("nan")}, "finite"),
         ({"train.lr": 1.0}, "cannot be set"),
+        ({"self": 1.0}, "self"),
         ({"lr_factor": True}, "lr_factor is True; it must be a number"),
         ({"lr_factor": "half"}, "lr_factor is 'half'; it must be a number"),
         ({"soft_labels.lt": 512}, "is 512 and soft_labels.ut 512; it must be less"),
