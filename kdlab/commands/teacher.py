@@ -3,6 +3,7 @@
 import argparse
 
 from kdlab.commands.command import number
+from kdlab.config.credentials import host_port
 
 ABOUT = "join a teacher to the pool of a scheduler"
 
@@ -32,6 +33,7 @@ def do(arguments: argparse.Namespace) -> int:
     from kdlab.cluster.teachers.preemption import checked_notice
     from kdlab.run.join import certificates, join
 
+    host_port(arguments.notice or "")  # refuses http://[
     files = arguments.tls_ca, arguments.tls_cert, arguments.tls_key
     tls = certificates(arguments.scheduler, *files, insecure=arguments.insecure)
     config = TeacherConfig(

@@ -11,11 +11,12 @@ only variables that begin with KDLAB_ and the user's file of secrets, and only a
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from kdlab.config.home import read_plain
-from kdlab.errors import BadInput, Fault
+from kdlab.errors import BadInput, Fault, short
 
 _REFERENCE = re.compile(r"<(env|file|secret):([^<>]*)>")
 _USER = re.compile(r"(?<=://)(?P<user>[^/?#@:]*):(?P<password>[^/?#]*)(?=@)")
@@ -115,13 +116,32 @@ def webhook() -> str | None:
     path, address = secrets_file(), os.environ.get(WEBHOOK)
     if not address and path.exists():
         address = _read_secrets(path, WEBHOOK).get(WEBHOOK)
-    parts = urlsplit(address or "https://none")
-    local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")
-    if not parts.hostname or not (local or parts.scheme == "https"):
-        raise BadInput(
-            f"{WEBHOOK} is no https:// address (http:// works for this machine only)."
+    with suppress(ValueError):  # http://[ and a port that is no number
+        parts = urlsplit(address or "https://none")
+        local = parts.scheme == "http" and parts.hostname in (
+            "127.0.0.1",
+            "::1",
+            "localhost",
         )
-    return address
+        if parts.hostname and parts.port != 0 and (local or parts.scheme == "https"):
+            return address
+    raise BadInput(
+        f"{WEBHOOK} is no https:// address (http:// works for this machine only)."
+    )
+
+
+def host_port(address: str) -> tuple[str | None, int | None]:
+    """Return host and port of an address, with or without its scheme.
+
+    Raises:
+        BadInput: the address is malformed.
+    """
+    try:
+        parts = urlsplit(address if "://" in address else f"tcp://{address}")
+        return parts.hostname, parts.port
+    except ValueError as error:
+        why = f"no address ({error}). Write it as SCHEME://HOST:PORT"
+        raise BadInput(f"{short(masked(address))} is {why}.") from error
 
 
 def _secret_from_file(path: Path, name: str) -> str:

@@ -6,13 +6,13 @@ import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.limits import usable_cores
 from kdlab.cluster.transport.roles import REFUSED
 from kdlab.cluster.transport.security import load_credentials
 from kdlab.config.check import construct
+from kdlab.config.credentials import host_port
 from kdlab.config.load import compose_card
 from kdlab.errors import BadInput, TeacherRefused
 
@@ -67,8 +67,9 @@ def certificates(
 
     Raises:
         BadInput: a file is missing, files were given for an address without TLS, or such an
-            address was given without `insecure`.
+            address was given without `insecure`; or the address is malformed.
     """
+    host_port(scheduler)
     paths = {"ca": ca, "cert": cert, "key": key}
     if not scheduler.startswith("tls://"):
         if any(paths.values()):
@@ -95,9 +96,9 @@ def certificates(
 
 def own_host(scheduler: str) -> str:
     """Return the address of this machine as the scheduler sees it; opens no connection."""
-    target = urlsplit(scheduler if "://" in scheduler else f"tcp://{scheduler}")
+    host, port = host_port(scheduler)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((target.hostname or "127.0.0.1", target.port or 8786))
+        probe.connect((host or "127.0.0.1", port or 8786))
         return str(probe.getsockname()[0])
 
 

@@ -10,7 +10,7 @@ from kdlab.cluster import schedulers
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.teachers import teacher_server
 from kdlab.cluster.transport.roles import FAILED, NO_SCHEDULER, REFUSED, WITHDRAWN
-from kdlab.cluster.transport.security import Tls, save_credentials
+from kdlab.cluster.transport.security import Tls, address_faults, save_credentials
 from kdlab.errors import BadInput, TeacherRefused
 from kdlab.models.model import export
 from kdlab.models.patch_net import PatchNet
@@ -105,6 +105,14 @@ def test_plain_tcp_must_be_asked_for_by_name():
         certificates(PLAIN, None, None, None, insecure=False)
     with pytest.raises(BadInput, match=r"is no tls:// address; --tls-\.\.\. has no use"):
         certificates(PLAIN, "ca.pem", None, None, insecure=True)
+
+
+@pytest.mark.parametrize("host", ["host:abc", "host:99999999", "[::1"])
+@pytest.mark.parametrize("scheme", ["tls://", "tcp://", ""])
+def test_a_malformed_address_is_a_sentence(host, scheme):
+    with pytest.raises(BadInput, match=r"is no address \(.*Write it as"):
+        certificates(f"{scheme}{host}", None, None, None, insecure=True)
+    assert "is no address" in str(next(iter(address_faults(f"{scheme}{host}", None))))
 
 
 def test_certificates_are_given_or_those_of_ones_own_pool(

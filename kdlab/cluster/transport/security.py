@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import dask
 from distributed.http.routing import RoutingApplication
@@ -25,6 +24,7 @@ from distributed.security import Security
 from tornado.httpserver import HTTPServer
 
 from kdlab.config import Fault
+from kdlab.config.credentials import host_port
 from kdlab.config.home import home, recall_as
 from kdlab.config.spec import Spec
 from kdlab.errors import BadInput
@@ -110,14 +110,18 @@ def load_credentials(address: str) -> Files | None:
 
 
 def _note(address: str) -> Path:
-    parts = urlsplit(address)
-    return home() / "pools" / f"{parts.hostname}-{parts.port}.json"
+    host, port = host_port(address)
+    return home() / "pools" / f"{host}-{port}.json"
 
 
 def address_faults(
     address: str, tls: Tls | None, *, insecure: bool = False
 ) -> Iterator[Fault]:
     """Faults of the address of a running cluster on other machines."""
+    try:
+        host_port(address)
+    except BadInput as error:
+        yield Fault("address", str(error))
     if tls is None and not insecure and not address.startswith("tls://"):
         yield Fault(
             "address",

@@ -90,7 +90,8 @@ def test_each_host_gets_what_it_takes():
 @pytest.mark.parametrize(
     "address",
     ["http://example.org/x", "ftp://h/x", "file:///etc/passwd", "hooks.slack.com/x",
-     "https://", "http://127.0.0.1.example.org/x", "http://localhost@example.org/x"],
+     "https://", "http://127.0.0.1.example.org/x", "http://localhost@example.org/x",
+     "http://[", "https://h:abc/x"],
 )  # fmt: skip
 def test_only_https_is_an_address_or_this_machine(monkeypatch, address):
     monkeypatch.setenv("KDLAB_WEBHOOK", address)
