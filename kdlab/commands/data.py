@@ -1,11 +1,10 @@
 """`kdlab data NAME`."""
 
 import argparse
-from pathlib import Path
 
 from kdlab.commands.command import CLOSELY, json_flag, overrides, print_text, say, show
 from kdlab.config import registry
-from kdlab.config.folders import names, require_path
+from kdlab.config.folders import names, require_path, user_path
 from kdlab.errors import BadInput
 
 ABOUT = "a data set before training: classes, broken and duplicate images, views, speed"
@@ -20,7 +19,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", default=None, help="write it with its views as a page")
     parser.add_argument("--closely", action="store_true", default=None, help=CLOSELY)
     new = "write its images into a new folder at the size that views need, say size=96"
-    parser.add_argument("--store", type=Path, metavar="FOLDER", help=new)
+    parser.add_argument("--store", metavar="FOLDER", help=new)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--quality", type=int, help="with --store: of JPEG (default 85)")
     form.add_argument(
@@ -69,7 +68,7 @@ def _store(arguments: argparse.Namespace) -> int:
     from kdlab.data.smaller_set import write_smaller
     from kdlab.run.outputs.data_sheet import data_spec
 
-    name, folder = arguments.name, arguments.store.resolve()
+    name, folder = arguments.name, user_path(arguments.store).resolve()
     crop = PHOTO_VIEWS["resized_crop"]
     photos = (f"size={PHOTO_SIZE}", f"augment.resized_crop={crop}") if kind_of(name) else ()
     spec = data_spec(name, *photos, *arguments.overrides)

@@ -1,9 +1,9 @@
 """`kdlab page RUN...`."""
 
 import argparse
-from pathlib import Path
 
 from kdlab.commands.command import find_job, print_text
+from kdlab.config.folders import user_path
 from kdlab.errors import BadInput
 from kdlab.report.page import write
 
@@ -17,7 +17,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    out = Path(arguments.out).expanduser()
+    out = user_path(arguments.out)
     if out.exists() and not arguments.force:
         raise BadInput(f"{out} exists already. Add --force, or name another with --out.")
     shown = [find_job(name) for name in dict.fromkeys(arguments.run)]

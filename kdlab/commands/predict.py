@@ -1,10 +1,9 @@
 """`kdlab predict RUN IMAGE...`."""
 
 import argparse
-from pathlib import Path
 
 from kdlab.commands.command import json_flag, number, show
-from kdlab.config.folders import require_path
+from kdlab.config.folders import require_path, user_path
 from kdlab.experiment.folder import find
 
 ABOUT = "classify photos with the student of a run"
@@ -31,7 +30,7 @@ def student_options(parser: argparse.ArgumentParser) -> None:
 
 def check_student(run: str) -> None:
     """Refuse a missing run or file, as NotFoundError, before torch is imported."""
-    asked = Path(run).expanduser()
+    asked = user_path(run)
     if asked.suffix in (".onnx", ".safetensors"):
         require_path(run)
     elif not asked.is_dir():

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from kdlab.config import evidence, limits
-from kdlab.errors import NotFoundError, short
+from kdlab.errors import BadInput, NotFoundError, short
 
-_LISTED = 30  # names shown where none is similar
+_LISTED, _LONGEST = 30, 255  # names shown where none is similar; bytes of a file's name
 Shelf = Literal["registry", "configs"]
 BUNDLED = "kdlab://"
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -80,6 +80,22 @@ def located(place: str) -> str:
         if "/" not in name and path.is_file():
             return str(path)
     raise NotFoundError(f"kdlab bundles no file {short(name, 60)!r} ({place}).")
+
+
+def user_path(place: str | Path) -> Path:
+    """Return a path with its ~ replaced; without such a user it stays, as in a shell.
+
+    Raises:
+        BadInput: it has a name that no file can have.
+    """
+    path = Path(os.path.expanduser(place))
+    most = max((len(part.encode(errors="replace")) for part in path.parts), default=0)
+    if most > _LONGEST or "\0" in str(path):
+        raise BadInput(
+            f"{short(repr(str(path)))} is no path: names of files have {_LONGEST} bytes at most, "
+            "and no NUL. Give a shorter one."
+        )
+    return path
 
 
 def yaml_file(name: str) -> Path | None:

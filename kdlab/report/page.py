@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from kdlab.config.folders import user_path
 from kdlab.errors import BadInput
 from kdlab.report import chart
 
@@ -181,9 +182,9 @@ def write(path: str | Path, text: str) -> Path:
     Raises:
         BadInput: the file cannot be written.
     """
-    out = Path(path).expanduser()
+    out = user_path(path)
     try:
-        out.write_text(text, encoding="utf-8")
+        out.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise BadInput(f"The page cannot be written to {out}: {error}") from error
     return out

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from kdlab.config.folders import require_path
+from kdlab.config.folders import require_path, user_path
 from kdlab.errors import BadInput
 from kdlab.models.zoo import require_model
 
@@ -42,7 +42,7 @@ def places(name: str, *, force: bool) -> tuple[Path, Path]:
     """Return paths of config and notebook; BadInput: a bad name, or the files exist already."""
     if not _NAME.fullmatch(name):
         raise BadInput(f"{name!r} is no name of an experiment: letters, digits, - and _.")
-    config, notebook = Path("configs") / f"{name}.yaml", Path(f"{name}.ipynb")
+    config, notebook = user_path(f"configs/{name}.yaml"), user_path(f"{name}.ipynb")
     present = [str(path) for path in (config, notebook) if path.exists()]
     if present and not force:
         raise BadInput(f"Already there: {' and '.join(present)}. Add --force to overwrite.")

@@ -12,7 +12,7 @@ from kdlab.config.check import construct
 from kdlab.config.home import make_private, write_json, write_whole
 from kdlab.config.registry import component_names
 from kdlab.config.sweep_text import read_sweep
-from kdlab.errors import BadInput, ClusterError
+from kdlab.errors import ClusterError
 from kdlab.experiment.folder import sweeps_folder
 from kdlab.report import page
 from kdlab.run.experiment import Experiment
@@ -21,7 +21,7 @@ from kdlab.run.preflight import refuse_cells
 from kdlab.tuning import samplers, simulated
 from kdlab.tuning.best import earlier
 from kdlab.tuning.folder import SweepFolder, check_hash, sweep_hash
-from kdlab.tuning.handle import NAME, Sweep
+from kdlab.tuning.handle import Sweep, require_name
 from kdlab.tuning.plan import shares_pool
 from kdlab.tuning.space import Space
 from kdlab.tuning.spec import Dimension, SweepSpec
@@ -67,8 +67,7 @@ class CheckedSweep:
             BadInput: the study belongs to another sweep, or its sweep is running.
         """
         name = study or self.name.replace("/", "-")
-        if not NAME.fullmatch(name):
-            raise BadInput(f"{name!r} is no name of a study; use letters, digits, - and _.")
+        require_name(name)
         folder = SweepFolder(sweeps_folder() / name)
         check_hash(folder, self.hash, self.name)
         if not folder.spec.is_file():

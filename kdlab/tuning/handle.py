@@ -11,8 +11,8 @@ import optuna
 from rich.text import Text
 
 from kdlab.codec import from_builtins
-from kdlab.config import folders
-from kdlab.errors import BadInput, NotFoundError
+from kdlab.config import folders, limits
+from kdlab.errors import BadInput, NotFoundError, short
 from kdlab.events.event import Event
 from kdlab.events.sweep_state import SweepState
 from kdlab.events.sweeps import TrialDone
@@ -27,14 +27,20 @@ from kdlab.tuning.folder import SweepFolder, find, read_study
 from kdlab.tuning.outcome import SweepOutcome, SweepResult, TrialRow
 from kdlab.tuning.spec import SweepSpec
 
-NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _QUICK_S, _EACH = 1.0, 20  # of quicker trials, one in twenty is printed
+
+
+def require_name(name: str) -> None:
+    """Raise BadInput for an invalid name of a study or its best."""
+    if not _NAME.fullmatch(name) or len(name.encode()) > limits.NAME:
+        words = f"letters, digits, - and _, {limits.NAME} bytes at most"
+        raise BadInput(f"{short(repr(name))} is no name; use {words}.")
 
 
 def check_name(name: str) -> None:
     """Raise BadInput for an invalid name for the best, or one that exists."""
-    if not NAME.fullmatch(name):
-        raise BadInput(f"{name!r} is no name; use letters, digits, - and _.")
+    require_name(name)
     folder = Path.cwd()
     files = [*folder.glob(f"configs/{name}.yaml"), *folder.glob(f"registry/*/{name}.yaml")]
     if files:

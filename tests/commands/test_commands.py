@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from asked_runs import ARun, Asked, Shown, recorded_calls
+from PIL import Image
 
 from kdlab import cli
 from kdlab.commands import (
@@ -66,6 +67,16 @@ def test_data_fails_where_an_image_is_broken(there, typed, monkeypatch, broken, 
     assert (ended, json.loads(out)) == (code, {"text": "10 images"})
     assert "written to p.html" in err
     assert calls[0][:2] == ("photos", "size=70")
+
+
+def test_a_smaller_set_is_written_to_the_home_that_is_named(there, typed, monkeypatch):
+    Image.new("RGB", (8, 8)).save("photos/a.png")
+    home = Path.cwd()
+    monkeypatch.setenv("HOME", str(home))
+    calls = recorded_calls(monkeypatch, "kdlab.data.smaller_set.write_smaller")
+    with pytest.raises(AttributeError):  # it has nothing to tell of
+        typed(data, "photos", "--store", "~/x")
+    assert calls[0][1] == home / "x"
 
 
 @pytest.mark.parametrize(
@@ -287,6 +298,8 @@ def test_teacher_joins_as_it_was_told(typed, monkeypatch, tmp_path):
         2,
     )
     assert (config.patience_s, config.device, config.notice) == (5.0, "auto", None)
+    with pytest.raises(BadInput, match=r"http://\[ is no address"):
+        typed(teacher, "tcp://10.0.0.1:8786", "--insecure", "--notice", "http://[")
 
 
 def test_ui_serves(typed, monkeypatch):
@@ -344,3 +357,7 @@ def test_a_page_is_written_and_not_over_another(attached, typed, monkeypatch, el
     with pytest.raises(BadInput, match="exists already"):
         typed(page, "r1", "--out", "r.html")
     assert typed(page, "r1", "--out", "r.html", "--force")[0] == 0
+    with pytest.raises(BadInput, match=r"cannot be written to ~nobodyxyz/r\.html"):
+        typed(page, "r1", "--out", "~nobodyxyz/r.html")
+    with pytest.raises(BadInput, match="is no path"):
+        typed(page, "r1", "--out", "x" * 300)

@@ -112,6 +112,8 @@ def test_a_page_of_its_own_asks_nobody_and_has_one_head(tmp_path):
     assert html.count('kd-verdict" data-tone') == 1  # nothing is not said
     assert 'data-state="failed">failed<' in html
     assert "<script>" in html
+    page.write(tmp_path / "odd.html", "\udcff.png")
+    assert (tmp_path / "odd.html").read_text() == "\\udcff.png"
     cell = Thing()._repr_html_()
     assert "<script" not in cell
     assert re.findall(r"<(h\d|strong)>", cell) == ["strong", "h3"]

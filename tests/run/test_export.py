@@ -11,9 +11,11 @@ import torch
 from PIL import Image
 
 import kdlab
-from kdlab.errors import ModelError
+from kdlab.errors import BadInput, ModelError
+from kdlab.experiment.folder import RunFolder
 from kdlab.models.exported import load_exported
 from kdlab.models.patch_net import PatchNet
+from kdlab.run.outputs import export
 from kdlab.run.outputs.export_formats import ship
 from kdlab.run.outputs.prediction import answers
 
@@ -84,6 +86,34 @@ def test_a_place_that_cannot_be_written_is_named(taught, tmp_path, kdlab_cli, ou
     assert (code, printed) == (2, "")
     assert "cannot be written to" in err
     assert str(place) in err
+
+
+@pytest.mark.parametrize(
+    ("to", "out", "why"),
+    [
+        ("torch", "outdir", "outdir, which is a folder"),
+        ("pt2", "outdir", "outdir, which is a folder"),
+        ("onnx", "/", "to /, which is a folder"),
+        ("timm", "/", "to /, which is a folder"),
+        ("torch", "m.safetensors", "m.safetensors is no name for --to torch"),
+        ("safetensors", "m.pt", "m.pt is no name for --to safetensors"),
+        ("safetensors", "m.json", "The card goes to"),
+    ],
+)
+def test_a_name_that_does_not_fit_is_refused(tmp_path, monkeypatch, to, out, why):
+    student = tmp_path / "run" / "members" / "none" / "student.safetensors"
+    monkeypatch.setattr(export.folders, "find", lambda name: RunFolder(tmp_path / "run"))
+    monkeypatch.setattr(export, "student_file", lambda *_, **more: (student, ""))
+    monkeypatch.setattr(export, "export_facts", lambda *_: {})
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "outdir").mkdir()
+    with pytest.raises(BadInput, match=why):
+        export.export_student("last", to=to, out=out, member=None, best=False)
+    with pytest.raises(BadInput, match="which is a folder: give --out the name of a new"):
+        export._target("/", folder=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["outdir"]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert export._target("~/x.pt") == tmp_path / "x.pt"
 
 
 @pytest.mark.processes

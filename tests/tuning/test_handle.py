@@ -147,7 +147,7 @@ def test_the_best_is_saved_under_a_name_that_is_free(sweep, elsewhere):
     assert saved[0].read_text() == "about: the best\n"
     with pytest.raises(BadInput, match=r"tuned.yaml exists already"):
         sweep.save("tuned")
-    for name in ("../up", "", "a b"):
+    for name in ("../up", "", "a b", "x" * 201):
         with pytest.raises(BadInput, match="is no name"):
             check_name(name)
 
@@ -163,8 +163,10 @@ def test_a_sweep_that_is_under_way_is_not_started_again(elsewhere):
         ),
     ):
         searched(SIMULATED).start("small")
-    with pytest.raises(BadInput, match="is no name of a study"):
+    with pytest.raises(BadInput, match="'a b' is no name; use"):
         searched(SIMULATED).start("a b")
+    with pytest.raises(BadInput, match=r"xxx.* is no name; use .* 200 bytes at most"):
+        searched(SIMULATED).start("x" * 201)
 
 
 def test_a_folder_that_cannot_be_written_starts_nothing(elsewhere):

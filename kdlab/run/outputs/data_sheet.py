@@ -174,8 +174,7 @@ def look_at(
 def data_spec(name: str | Path, *overrides: str) -> DataSpec:
     """Return the data spec of a config, a card or component, or of a path to images."""
     text = str(name)
-    path = Path(text).expanduser()
-    kind = None if path.suffix in (".yaml", ".yml") else kind_of(text)
+    kind = None if Path(text).suffix in (".yaml", ".yml") else kind_of(text)
     if kind is not None:
         block: object = {"type": kind, "root": text}
     elif text.startswith("data/"):

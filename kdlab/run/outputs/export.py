@@ -9,6 +9,7 @@ import yaml
 from safetensors.torch import load_file
 
 from kdlab.config.check import construct
+from kdlab.config.folders import user_path
 from kdlab.config.load import from_dict
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.events.log import select
@@ -63,11 +64,16 @@ def export_student(
     source, taken = student_file(run, member, best=best)
     folder, facts = source.parent, export_facts(run, source, licence)
     suffix = {"torch": ".pt", "int8": ".int8.onnx", "timm": ""}.get(to, f".{to}")
-    target = Path(out or f"student{suffix}").resolve()
+    target = _target(out or f"student{suffix}", folder=to == "timm")
     if to == "pt2" and target.suffix != ".pt2":  # torch requires it
         target = target.with_name(f"{target.name}.pt2")
     if target.suffix == ".json":
         raise BadInput(f"The card goes to {target}: give --out the name of a weights file.")
+    if (target.suffix == ".safetensors") != (to == "safetensors"):
+        raise BadInput(
+            f"{target.name} is no name for --to {to}: only --to safetensors writes a file that "
+            "ends in .safetensors, and no other. Give --out another suffix."
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     name = folder.relative_to(run.path / "members").as_posix().removesuffix("/whole")
     if to == "timm":
@@ -98,6 +104,17 @@ def export_student(
     files = f"{target}\n{target.with_suffix('.json')}\n{taken}".rstrip()
     how = _how_graph(to, card, target, bare=bare) if to in _RUNS else _how(card, target)
     return f"{name}\n{files}{checked}\n\n{cost_table(beside.costs())}\n\nLoad it:\n{how}"
+
+
+def _target(out: str, *, folder: bool = False) -> Path:
+    """Return the path to write to; BadInput for / and for a folder in place of a file."""
+    target = user_path(out).resolve()
+    if not target.name or (target.is_dir() and not folder):
+        raise BadInput(
+            f"The export cannot be written to {target}, which is a folder: give --out the name "
+            f"of a {'new folder' if folder else 'file'}."
+        )
+    return target
 
 
 def _how_graph(to: str, card: dict[str, Any], target: Path, *, bare: bool) -> str:
@@ -166,7 +183,7 @@ def export_global(run_id: str, *, out: str | None, member: str | None) -> str:
     name = folder.relative_to(run.path / "members").as_posix()
     averaged, ensemble = folder / "global.safetensors", folder / "ensemble.yaml"
     if averaged.is_file():
-        card, target = read_card(averaged), Path(out or averaged.name).resolve()
+        card, target = read_card(averaged), _target(out or averaged.name)
         if target.suffix != ".safetensors":
             target = target.with_name(f"{target.name}.safetensors")
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -178,7 +195,7 @@ def export_global(run_id: str, *, out: str | None, member: str | None) -> str:
             f"{name} of run {run.run_id} has no global model; only trainings of local models "
             "have one. Omit --global to export its student."
         )
-    target = Path(out or "ensemble").resolve()
+    target = _target(out or "ensemble", folder=True)
     target.mkdir(parents=True, exist_ok=True)
     networks = sorted((folder / "ensemble").iterdir())
     for path in networks:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from kdlab.config.check import construct
+from kdlab.config.folders import user_path
 from kdlab.config.home import write_whole
 from kdlab.config.load import from_dict
 from kdlab.data.encoded.holders import LARGEST, open_holder, read_file
@@ -194,7 +195,7 @@ def answers(
 
 def student_of(run: str, member: str | None, *, best: bool) -> tuple[StudentAtWork, str]:
     """Return the student of a run or export, and why it is taken of several."""
-    exported, taken = Path(run).expanduser(), ""
+    exported, taken = user_path(run), ""
     folder = any(path.is_file() for path in _inside(exported))
     if exported.suffix not in (".safetensors", ".onnx") and not folder:
         exported, taken = student_file(folders.find(run), member, best=best)
@@ -213,7 +214,7 @@ def label(
     say: Callable[[str], None] = print,
 ) -> None:
     """See `Run.label`. `run` is as `answers` takes it; None as `out` is standard output."""
-    path = None if out is None else Path(out).expanduser()
+    path = None if out is None else user_path(out)
     if path is not None and path.exists() and (path.is_dir() or not force):
         raise BadInput(f"{path} exists already; --force (force=True) overwrites it.")
     student, taken = student_of(run, member, best=best)
@@ -292,7 +293,7 @@ def test_images(run: RunFolder, count: int) -> list[NDArray[np.uint8]]:
 def _images(asked: object) -> Iterator[tuple[str, object]]:
     """Yield the name of each image, and a form of it that `InputSpec.pixels` takes."""
     if isinstance(asked, str | Path):
-        yield from _files(Path(asked).expanduser())
+        yield from _files(user_path(asked))
     elif isinstance(asked, bytes | bytearray):
         yield "image", bytes(asked)
     elif (

@@ -5,6 +5,7 @@ import io
 import os
 import zipfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from kdlab.errors import BadInput, DataError
 from kdlab.models.model import export
 from kdlab.models.patch_net import PatchNet
 from kdlab.run.outputs import prediction
-from kdlab.run.outputs.prediction import LABELS, StudentAtWork, label
+from kdlab.run.outputs.prediction import LABELS, StudentAtWork, answers, label
 
 
 @pytest.fixture
@@ -181,3 +182,16 @@ def test_a_place_without_images_is_said(student, tmp_path):
         label(student, tmp_path / "none", None)
     with pytest.raises(DataError, match="nowhere does not exist"):
         label(student, tmp_path / "nowhere", None)
+
+
+def test_users_who_do_not_exist_and_names_too_long_are_no_traceback(student, photos):
+    answer = partial(answers, student)
+    for call in (StudentAtWork(Path(student)), answer, partial(label, student, out=None)):
+        with pytest.raises(BadInput, match=r"~nobodyxyz/x"):
+            call("~nobodyxyz/x")
+    for call in (answers, label):
+        with pytest.raises(BadInput, match=r"no file or folder .*~nobodyxyz/x"):
+            call("~nobodyxyz/x", str(photos), *[None] * (call is label))
+    for call in (answer, partial(answers, images=photos), partial(label, student, photos)):
+        with pytest.raises(BadInput, match="is no path"):
+            call("x" * 300)
