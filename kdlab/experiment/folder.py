@@ -160,13 +160,13 @@ class RunFolder:
         with self._reading("components.json") as path:
             return from_builtins(dict[str, dict[str, str]], _read(path))
 
-    def resolved(self) -> dict[str, Any]:
+    def resolved(self, file: str = "spec.yaml") -> dict[str, Any]:
         """Read the resolved spec.
 
         Raises:
             BadInput: the file is damaged.
         """
-        with self._reading("spec.yaml") as path:
+        with self._reading(file) as path:
             tree = yaml.safe_load(path.read_text(encoding="utf-8"))
             if not isinstance(tree, dict):
                 raise ValueError("it has no spec")

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import optuna
-import yaml
 from optuna.exceptions import ExperimentalWarning
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
@@ -54,10 +53,8 @@ class SweepFolder(RunFolder):
         return f"kdlab sweep {self.spec} --study {self.run_id}"
 
     def sweep(self) -> SweepSpec:
-        """Read the resolved sweep."""
-        return construct(
-            SweepSpec, from_dict(yaml.safe_load(self.spec.read_text()), self.run_id)
-        )
+        """Read the resolved sweep; BadInput where its file is damaged."""
+        return construct(SweepSpec, from_dict(self.resolved(self.spec.name), self.run_id))
 
     def trial(self, number: int) -> Path:
         return self.path / "trials" / f"{self.run_id}-{number:04d}"

@@ -52,6 +52,15 @@ def test_a_study_of_another_sweep_is_not_gone_on_with(tmp_path):
     assert search.hash in str(error.value)
 
 
+@pytest.mark.parametrize("damage", [b"{[", b"\xff\xfe\xff", b"- a", b"", None])
+def test_a_damaged_sweep_is_named(tmp_path, damage):
+    folder = SweepFolder(tmp_path)
+    if damage is not None:
+        folder.spec.write_bytes(damage)
+    with pytest.raises(BadInput, match=r"sweep\.yaml in .* is damaged"):
+        folder.sweep()
+
+
 def test_more_trials_are_the_same_sweep():
     assert searched(SIMULATED).hash == searched(SIMULATED, trials=99, jobs=2).hash
     assert searched(TRAINED).hash != searched(TRAINED, seeds=[3]).hash

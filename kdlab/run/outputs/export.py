@@ -12,13 +12,11 @@ from kdlab.config.check import construct
 from kdlab.config.folders import user_path
 from kdlab.config.load import from_dict
 from kdlab.errors import BadInput, NotFoundError
-from kdlab.events.log import select
-from kdlab.events.runs import RunStarted
 from kdlab.experiment import folder as folders
 from kdlab.experiment.folder import RunFolder
 from kdlab.models.model import ModelSpec, read_card
 from kdlab.report.costs import cost_table
-from kdlab.run.outputs.student_files import member_folder, student_file
+from kdlab.run.outputs.student_files import member_folder, started, student_file
 from kdlab.tracking.names import teacher_name
 from kdlab.train.result import MemberResult
 
@@ -134,7 +132,7 @@ def export_facts(run: RunFolder, student: Path, licence: str | None) -> dict[str
         licence: of its weights, as a model hub names it; None is that of the published weights it
             started from, or "unknown".
     """
-    (begun, *_) = select(run.events, RunStarted)
+    begun, data = started(run)
     folder = student.parent
     report = MemberResult.read(folder) or MemberResult.read(folder.parent)
     teacher = top1 = None
@@ -147,10 +145,10 @@ def export_facts(run: RunFolder, student: Path, licence: str | None) -> dict[str
         "kdlab_version": begun.versions.get("kdlab", ""),
         "run": run.run_id,
         "member": folder.relative_to(run.path / "members").as_posix(),
-        "dataset": begun.dataset["name"],
+        "dataset": data.name,
         "licence": licence or _licence(begun.spec.get("student")),
         "test_top1": top1,
-        "test_images": begun.dataset["test"],
+        "test_images": data.test,
         "teacher": teacher,
     }
 

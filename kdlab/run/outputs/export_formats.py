@@ -14,19 +14,16 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from kdlab.codec import from_builtins
 from kdlab.data.encoded.decode import Pixels
 from kdlab.data.images import ImageData
 from kdlab.errors import BadInput, KdlabError, ModelError
-from kdlab.events.log import select
-from kdlab.events.runs import RunStarted
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.spec import spec_of
 from kdlab.models.cost import cost_of
 from kdlab.models.exported import load_exported
 from kdlab.models.model import Normalised
 from kdlab.run.outputs.onnx_file import Runs, complete, onnx_session
-from kdlab.run.outputs.student_files import was_taught
+from kdlab.run.outputs.student_files import started, was_taught
 from kdlab.train.teacher import PreparedTeachers, prepared
 from kdlab.train.teacher_classes import names_beside
 
@@ -170,14 +167,9 @@ class StudentWithTeacher:
 
     def costs(self) -> dict[str, dict[str, float]]:
         """Return costs of the student, and of the teacher if this machine has its weights."""
-        (begun, *_) = select(self.run.events, RunStarted)
-        data = begun.dataset
-        classes, shape = (
-            from_builtins(int, data["classes"]),
-            from_builtins(list[int], data["shape"]),
-        )
-        teachers = self._teachers(classes) if was_taught(self.run) else None
-        return costs_beside(self.student, teachers, classes, shape)
+        _, data = started(self.run)
+        teachers = self._teachers(data.classes) if was_taught(self.run) else None
+        return costs_beside(self.student, teachers, data.classes, data.shape)
 
     def _teachers(self, classes: int) -> PreparedTeachers | None:
         """The prepared teachers; None where one is missing or was cut to these classes."""

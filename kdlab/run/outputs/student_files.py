@@ -5,12 +5,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kdlab.codec import MessageError, from_builtins
 from kdlab.config.home import recall_as
-from kdlab.errors import NotFoundError
+from kdlab.errors import BadInput, NotFoundError, WeightsError
+from kdlab.events.log import select
+from kdlab.events.runs import RunStarted
 from kdlab.experiment.folder import RunFolder
 from kdlab.models.block_library import BlockLibrary
 from kdlab.models.model import read_card
 from kdlab.train.result import MemberResult
+
+
+@dataclass(frozen=True, slots=True)
+class DataFacts:
+    """Facts of a run's data set from its log."""
+
+    name: str
+    classes: int
+    shape: list[int]
+    test: int  # images
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +34,22 @@ class _Validated:
     teacher_top1: float | None
     validation_last: float  # percent; NaN where nothing was validated
     validation_best: float
+
+
+def started(run: RunFolder) -> tuple[RunStarted, DataFacts]:
+    """Return the first start in a run's log, and its data set.
+
+    Raises:
+        BadInput: the log is damaged or missing.
+    """
+    try:
+        begun = next(select(run.events, RunStarted))
+        return begun, from_builtins(DataFacts, begun.dataset)
+    except (StopIteration, OSError, MessageError) as error:
+        raise BadInput(
+            f"Run {run.run_id} has a damaged log: {run.events} does not tell how it started "
+            f"({error or 'no such event'}). Its students are intact. Restore the log."
+        ) from error
 
 
 def student_file(run: RunFolder, member: str | None, *, best: bool) -> tuple[Path, str]:
@@ -102,9 +131,12 @@ def newest_of(member: Path) -> Path:
 def is_student(folder: Path) -> bool:
     """Return whether a folder holds a student, and not a library of blocks to choose from."""
     newest = newest_of(folder) / "student.json"
-    return newest.is_file() and (
-        read_card(newest)["model"]["type"] != BlockLibrary.component
-    )
+    if not newest.is_file():
+        return False
+    kind = read_card(newest)["model"].get("type")
+    if not isinstance(kind, str):
+        raise WeightsError(f"{newest} is damaged: its model has no type. Train it again.")
+    return kind != BlockLibrary.component
 
 
 def was_taught(run: RunFolder) -> bool:

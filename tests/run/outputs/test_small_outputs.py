@@ -10,11 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PIL import Image
-from tests_support import student_card
+from tests_support import event, student_card
 
 import kdlab
-from kdlab.errors import BadInput, DataError, NotFoundError
+from kdlab.errors import BadInput, DataError, NotFoundError, WeightsError
 from kdlab.events.general import Note, Warned
+from kdlab.events.log import EventLog
 from kdlab.events.runs import TeacherTraining
 from kdlab.experiment.folder import RunFolder
 from kdlab.models.model import export
@@ -29,6 +30,7 @@ from kdlab.run.outputs.student_files import (
     is_student,
     member_folder,
     newest_of,
+    started,
     student_file,
 )
 
@@ -98,6 +100,35 @@ def test_what_has_not_ended_is_said_with_what_has(run):
     write(run, "none/seed0")
     with pytest.raises(NotFoundError, match=r"member served/seed0.*Finished: none/seed0"):
         member_folder(run, "served/seed0")
+
+
+@pytest.mark.parametrize("model", [{}, {"type": 3}])
+def test_a_card_without_the_type_of_its_model_is_named(run, model):
+    card = write(run, "none/seed0") / "student.json"
+    card.write_text(json.dumps(student_card(model=model)))
+    with pytest.raises(
+        WeightsError, match=r"student\.json is damaged: its model has no type"
+    ):
+        member_folder(run, None)
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"\xff{\n", b"{}\n", "dataset", "classes"])
+def test_a_log_without_its_start_is_named(run, damage):
+    run.path.mkdir(parents=True)
+    facts = {"name": "photos", "classes": 3, "shape": [3, 8, 8], "test": 9}
+    log = EventLog(run.events)
+    log.emit(event("run_started", run_id="r1", dataset=facts))
+    log.close()
+    begun, data = started(run)
+    assert (begun.run_id, data.name, data.test) == ("r1", "photos", 9)
+    if isinstance(damage, str):
+        facts["classes"] = "many"
+        log = run.events.read_text().splitlines()
+        wrong = facts if damage == "classes" else {}
+        damage = json.dumps(json.loads(log[-1]) | {"dataset": wrong}).encode() + b"\n"
+    run.events.unlink() if damage is None else run.events.write_bytes(damage)
+    with pytest.raises(BadInput, match=r"r1 has a damaged log: .*events\.jsonl does not"):
+        started(run)
 
 
 def test_the_whole_student_is_newer_than_its_blocks(run):
