@@ -1,6 +1,7 @@
 """The command line. Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped by the user."""
 
 import argparse
+import io
 import os
 import re
 import signal
@@ -90,6 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:  # the shell asks
         completion.complete(parser())
     words = sys.argv[1:] if argv is None else argv
+    if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no UTF-8
     if not words:
         print(_FIRST, file=sys.stderr)
         return 2

@@ -1,5 +1,6 @@
 """Each command's call with its words, its output on stdout and stderr, its exit code."""
 
+import io
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +32,7 @@ from kdlab.commands import (
     ui,
 )
 from kdlab.commands import list as listing
+from kdlab.commands.command import print_text
 from kdlab.errors import BadInput, RunFailed
 
 
@@ -346,6 +348,19 @@ def test_errors_have_their_exit_codes(monkeypatch, capsys):
         monkeypatch.setattr(ui, "do", lambda _, error=error: (_ for _ in ()).throw(error))
         assert cli.main(["ui"]) == code
         assert capsys.readouterr().err == "no\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_what_a_terminal_cannot_show_is_escaped(monkeypatch, encoding):
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding, "strict"))
+    monkeypatch.setattr("sys.argv", ["kdlab", "ui"])
+    monkeypatch.setattr(cli, "keep_private", lambda: None)
+    monkeypatch.setattr(ui, "do", lambda _: print_text("caf\udce9 ×", as_json=False) or 0)
+    assert cli.main() == 0
+    cli.sys.stdout.flush()
+    shown = {"ascii": b"caf\\udce9 \\xd7\n", "utf-8": "caf\\udce9 ×\n".encode()}
+    assert raw.getvalue() == shown[encoding]
 
 
 def test_a_page_is_written_and_not_over_another(attached, typed, monkeypatch, elsewhere):
