@@ -84,7 +84,7 @@ def test_a_batch_is_what_the_student_sees(kdlab_home, elsewhere):
     untaught = experiment.show_batch(2, teacher=False)
     assert np.array_equal(untaught.images, shown.images[:2])
     assert [len(lines) for lines in untaught.lines] == [1, 1]
-    with pytest.raises(BadInput, match="1 or more"):
+    with pytest.raises(BadInput, match="a whole number from 1"):
         experiment.show_batch(0)
 
 

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kdlab.errors import BadInput
 from kdlab.events.event import Event
 from kdlab.events.general import Note
 from kdlab.events.runs import TeacherTraining
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.report.pictures import Pictures
+from kdlab.run.outputs.prediction import require_count
 from kdlab.train.evaluate import probabilities
 
 
@@ -20,10 +20,9 @@ def show_batch(
     """Return the first images as the student sees them; see `Experiment.show_batch`.
 
     Raises:
-        BadInput: `count` is less than 1.
+        BadInput: `count` is no whole number from 1.
     """
-    if count < 1:
-        raise BadInput(f"{count} images were asked for; ask for 1 or more.")
+    require_count(count, "images")
     setup = setup_of(spec, say)
     data = setup.data
     ids = setup.samples(spec.members()[0]).batches(0)[0][:count]

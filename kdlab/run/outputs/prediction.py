@@ -139,9 +139,10 @@ class StudentAtWork:
             top: most probable classes to return for each image.
 
         Raises:
-            BadInput: there is no image.
+            BadInput: there is no image, or `top` is no whole number from 1.
             DataError: an image cannot be decoded; it is named.
         """
+        require_count(top, "classes")
         # One file after another: only the resized pixels of each stay in memory.
         shown = [(name, self._pixels(name, image)) for name, image in _images(images)]
         if not shown:
@@ -185,8 +186,7 @@ def answers(
         BadInput, DataError: there is no image, or one is damaged.
         NotFoundError: no such run, or it has no student yet.
     """
-    if top < 1:
-        raise BadInput(f"{top} classes were asked for; ask for 1 or more.")
+    require_count(top, "classes")
     student, taken = student_of(run, member, best=best)
     predictions = student(images, top)
     predictions.taken = taken
@@ -199,6 +199,8 @@ def student_of(run: str, member: str | None, *, best: bool) -> tuple[StudentAtWo
     folder = any(path.is_file() for path in _inside(exported))
     if exported.suffix not in (".safetensors", ".onnx") and not folder:
         exported, taken = student_file(folders.find(run), member, best=best)
+    elif member is not None or best:
+        raise BadInput(f"{run} is the export of one student: omit member and best.")
     return StudentAtWork(exported), taken
 
 
@@ -281,13 +283,18 @@ def test_images(run: RunFolder, count: int) -> list[NDArray[np.uint8]]:
     """Return test images (H, W, C) at the student's input size, from the classes in turn.
 
     Raises:
-        BadInput: `count` is less than 1.
+        BadInput: `count` is no whole number from 1.
     """
-    if count < 1:
-        raise BadInput(f"{count} images were asked for; ask for 1 or more.")
+    require_count(count, "images")
     data = spec_of(run).data.load()
     rows, _ = by_class(data.test, data.labels, min(count, len(data.test)), 0)
     return [np.moveaxis(image, 0, -1) for image in data.inputs[rows]]
+
+
+def require_count(count: object, what: str) -> None:
+    """Raise BadInput unless `count` is a whole number from 1."""
+    if not isinstance(count, int | np.integer) or count < 1:
+        raise BadInput(f"{count!r} {what} were asked for; ask for a whole number from 1.")
 
 
 def _images(asked: object) -> Iterator[tuple[str, object]]:

@@ -184,6 +184,26 @@ def test_a_place_without_images_is_said(student, tmp_path):
         label(student, tmp_path / "nowhere", None)
 
 
+@pytest.mark.parametrize("count", [0, -1, 1.5, "3", None])
+def test_what_is_no_count_is_refused(student, photos, count):
+    for call in (StudentAtWork(Path(student)), partial(answers, student)):
+        with pytest.raises(
+            BadInput, match=r"classes were asked for; ask for a whole number"
+        ):
+            call(photos, count)
+    with pytest.raises(BadInput, match=r"images were asked for; ask for a whole number"):
+        prediction.test_images(None, count)
+
+
+@pytest.mark.parametrize("choice", [{"member": "none/seed0"}, {"best": True}])
+@pytest.mark.parametrize("place", [".", "student.safetensors"])
+def test_an_export_has_no_students_to_choose_from(student, photos, place, choice):
+    export = str(Path(student).parent / place)
+    assert len(answers(export, photos)) == 7
+    with pytest.raises(BadInput, match="is the export of one student: omit member"):
+        answers(export, photos, **choice)
+
+
 def test_users_who_do_not_exist_and_names_too_long_are_no_traceback(student, photos):
     answer = partial(answers, student)
     for call in (StudentAtWork(Path(student)), answer, partial(label, student, out=None)):

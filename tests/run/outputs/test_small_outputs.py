@@ -194,9 +194,9 @@ def test_a_teacher_says_its_three_likeliest_surest_first(elsewhere, monkeypatch)
     assert len(show_batch(without_teacher, 2, teacher=True, say=print).lines[0]) == 1
 
 
-@pytest.mark.parametrize("count", [0, -3])
+@pytest.mark.parametrize("count", [0, -3, "2"])
 def test_no_image_is_no_batch(count):
-    with pytest.raises(BadInput, match="ask for 1 or more"):
+    with pytest.raises(BadInput, match="ask for a whole number from 1"):
         show_batch(spec(), count, teacher=False, say=print)
 
 
