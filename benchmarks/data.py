@@ -64,8 +64,10 @@ def measure(
     """
     asked = merged(list(overrides))
     root, files = asked.pop("root", None), asked.pop("files", _FILES)
-    if asked or not isinstance(files, int):
-        raise BadInput("bench data takes root=PHOTOS and files=NUMBER, and nothing else.")
+    if asked or not isinstance(files, int) or files < 0:
+        raise BadInput(
+            "bench data takes root=PHOTOS and files=NUMBER (0 or more), and no more."
+        )
     if not isinstance(root, str):
         raise BadInput(
             "bench data needs photos, a folder or zip of JPEGs in class folders: kdlab bench data "

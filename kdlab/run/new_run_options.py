@@ -1,5 +1,6 @@
 """Options of `kdlab new` and `kdlab.distil`; imports nothing heavy."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,8 @@ class NewRunOptions:
         for place in (self.data, self.weights):
             if place is not None:
                 require_path(place)
+        if os.path.isdir(os.path.expanduser(self.weights or "")):
+            raise BadInput(f"{self.weights} is a folder; give the file of the weights.")
         for wish in (self.student, self.teacher):
             if isinstance(wish, str):
                 require_model(wish)

@@ -75,6 +75,10 @@ class EcDnn(SimulationSpec):
     cases: tuple[EnsembleCase, ...]
     calibration: str = ""
 
+    def cross_faults(self) -> Iterator[Fault]:
+        if not self.cases:
+            yield Fault("cases", "is empty; give at least one")
+
 
 @dataclass(slots=True)
 class EnsembleOutcome:

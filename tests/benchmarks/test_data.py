@@ -36,7 +36,10 @@ def test_all_figures(tmp_path, kdlab_home):
     assert all(f["value"] > 0 for name, f in figures.items() if name not in differences)
 
 
-@pytest.mark.parametrize("settings", [[], ["root=x", "sizes=3"], ["root=x", "files=many"]])
+@pytest.mark.parametrize(
+    "settings",
+    [[], ["root=x", "sizes=3"], ["root=x", "files=many"], ["root=x", "files=-1"]],
+)
 def test_what_it_needs_is_said(settings):
     with pytest.raises(BadInput, match="root="):
         data.measure(settings)

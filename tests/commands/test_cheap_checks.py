@@ -41,6 +41,7 @@ WRONG = (
     (("new", "made", "--data", "photos"), 2, "made.yaml. Add --force to overwrite"),
     (("new", "mine", "--data", "photos", "--student", "timm/nonet"), 2, "no model 'nonet'"),
     (("new", "mine", "--data", "photos", "--weights", "w.pth"), 2, "w.pth."),
+    (("new", "mine", "--data", "photos", "--weights", "photos"), 2, "photos is a folder;"),
     (("export", "last"), 2, "There is no run 'last'"),
     (("examine", "x/y"), 2, ""),
     (("attach", "last"), 2, "There is no run 'last'"),

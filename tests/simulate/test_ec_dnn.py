@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kdlab.errors import BadInput
 from kdlab.papers.ec_dnn.parallel import Network
 from kdlab.run.simulations import simulate
 from kdlab.simulate.ec_dnn import EnsembleCase, crossover_gbit, simulate_case
@@ -61,3 +62,8 @@ def test_cards(name):
     figures = {f["name"]: f["value"] for f in report["figures"]}
     assert any(key.startswith("crossover_gbit/") for key in figures)
     assert "Calibration: " in table
+
+
+def test_no_case_is_a_fault():
+    with pytest.raises(BadInput, match="cases: is empty; give at least one"):
+        simulate("ec_dnn/crossover", ["cases=[]"])

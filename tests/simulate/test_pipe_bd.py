@@ -1,5 +1,6 @@
 """Pipe-BD on a simulated clock: the clock and the costs agree, and Fig. 4 has its shape."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from tests_support import examples
 
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
+from kdlab.errors import BadInput
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.papers.pipe_bd.hybrid_plan import best_plan, relaying
 from kdlab.papers.pipe_bd.stages import pipeline
@@ -103,6 +105,23 @@ def test_figure_4_has_its_shape():
     assert alike["LS"] > 1
     assert "Plans of TR+DPU+AHD" in table
     assert "heavy first block: blocks 0-1 on 0-2, 2-5 on 3" in table
+
+
+@pytest.mark.parametrize(
+    ("override", "fault"),
+    [
+        (
+            "published={pipe_bd: 1, foo: 2}",
+            "published: has 'foo', which is none of dp, ls,",
+        ),
+        ("published={pipe_bd: 0, dp: 1}", "published.pipe_bd: is 0"),
+        ("published={pipe_bd: 1, dp: .nan}", "published.dp: is nan"),
+        ("speeds={a6000: 0}", "speeds.a6000: is 0"),
+    ],
+)
+def test_numbers_by_name_have_ranges_too(override, fault):
+    with pytest.raises(BadInput, match=re.escape(fault)):
+        simulate("pipe_bd/fig5", [f"cases.0.{override}"])
 
 
 def values(name):

@@ -48,7 +48,7 @@ def started(run: RunFolder) -> tuple[RunStarted, DataFacts]:
     except (StopIteration, OSError, MessageError) as error:
         raise BadInput(
             f"Run {run.run_id} has a damaged log: {run.events} does not tell how it started "
-            f"({error or 'no such event'}). Its students are intact. Restore the log."
+            f"({str(error) or 'no such event'}). Its students are intact. Restore the log."
         ) from error
 
 
