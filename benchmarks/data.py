@@ -65,9 +65,7 @@ def measure(
     asked = merged(list(overrides))
     root, files = asked.pop("root", None), asked.pop("files", _FILES)
     if asked or not isinstance(files, int) or files < 0:
-        raise BadInput(
-            "bench data takes root=PHOTOS and files=NUMBER (0 or more), and no more."
-        )
+        raise BadInput("bench data takes root=PHOTOS and files=NUMBER from 0, no more.")
     if not isinstance(root, str):
         raise BadInput(
             "bench data needs photos, a folder or zip of JPEGs in class folders: kdlab bench data "

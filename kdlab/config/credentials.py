@@ -116,13 +116,10 @@ def webhook() -> str | None:
     path, address = secrets_file(), os.environ.get(WEBHOOK)
     if not address and path.exists():
         address = _read_secrets(path, WEBHOOK).get(WEBHOOK)
+    this = ("127.0.0.1", "::1", "localhost")
     with suppress(ValueError):  # http://[ and a port that is no number
         parts = urlsplit(address or "https://none")
-        local = parts.scheme == "http" and parts.hostname in (
-            "127.0.0.1",
-            "::1",
-            "localhost",
-        )
+        local = parts.scheme == "http" and parts.hostname in this
         if parts.hostname and parts.port != 0 and (local or parts.scheme == "https"):
             return address
     raise BadInput(
@@ -131,11 +128,7 @@ def webhook() -> str | None:
 
 
 def host_port(address: str) -> tuple[str | None, int | None]:
-    """Return host and port of an address, with or without its scheme.
-
-    Raises:
-        BadInput: the address is malformed.
-    """
+    """Return host and port of an address; BadInput where it is malformed."""
     try:
         parts = urlsplit(address if "://" in address else f"tcp://{address}")
         return parts.hostname, parts.port

@@ -83,18 +83,12 @@ def located(place: str) -> str:
 
 
 def user_path(place: str | Path) -> Path:
-    """Return a path with its ~ replaced; without such a user it stays, as in a shell.
-
-    Raises:
-        BadInput: it has a name that no file can have.
-    """
+    """Return a path, its ~ replaced; BadInput where it has a name that no file can have."""
     path = Path(os.path.expanduser(place))
     most = max((len(part.encode(errors="replace")) for part in path.parts), default=0)
     if most > _LONGEST or "\0" in str(path):
-        raise BadInput(
-            f"{short(repr(str(path)))} is no path: names of files have {_LONGEST} bytes at most, "
-            "and no NUL. Give a shorter one."
-        )
+        limit = f"names of files have {_LONGEST} bytes at most, and no NUL"
+        raise BadInput(f"{short(repr(str(path)))} is no path: {limit}. Shorten it.")
     return path
 
 

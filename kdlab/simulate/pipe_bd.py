@@ -267,9 +267,8 @@ class PipelineCase(Spec):
         elif len(self.devices) > self.batch * max(1, len(self.blocks)):
             yield Fault("devices", f"are {len(self.devices)}, more than blocks times batch")
         if unknown := self.published.keys() - {"dp", "ls", "pipe_bd"}:
-            yield Fault(
-                "published", f"has {min(unknown)!r}, which is none of dp, ls, pipe_bd"
-            )
+            names = ", ".join(map(str, unknown))
+            yield Fault("published", f"has {names}; it takes dp, ls and pipe_bd")
         for part, numbers in {"speeds": self.speeds, "published": self.published}.items():
             faults = ((name, POSITIVE.fault(value)) for name, value in numbers.items())
             yield from (Fault(f"{part}.{name}", why) for name, why in faults if why)

@@ -115,6 +115,12 @@ def test_a_malformed_address_is_a_sentence(host, scheme):
     assert "is no address" in str(next(iter(address_faults(f"{scheme}{host}", None))))
 
 
+@pytest.mark.parametrize("place", ["~nobodyxyz/ca.pem", "x" * 300])
+def test_a_certificate_that_is_no_file_is_a_fault(place):
+    with pytest.raises(BadInput, match=r"ca: is .*; there is no such file"):
+        Tls(ca=place, cert=place, key=place)
+
+
 def test_certificates_are_given_or_those_of_ones_own_pool(
     kdlab_home, tmp_path, monkeypatch
 ):

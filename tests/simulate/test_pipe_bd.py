@@ -112,7 +112,7 @@ def test_figure_4_has_its_shape():
     [
         (
             "published={pipe_bd: 1, foo: 2}",
-            "published: has 'foo', which is none of dp, ls,",
+            "published: has foo; it takes dp, ls and pipe_bd",
         ),
         ("published={pipe_bd: 0, dp: 1}", "published.pipe_bd: is 0"),
         ("published={pipe_bd: 1, dp: .nan}", "published.dp: is nan"),

@@ -3,6 +3,7 @@
 import asyncio
 import getpass
 import json
+import os
 import re
 import shlex
 import sys
@@ -76,12 +77,12 @@ class SshMachines(Deployer):
         login: dict[str, Any] = {
             "port": self.port,
             "username": self.user or getpass.getuser(),
-            "known_hosts": str(Path(self.known_hosts or "~/.ssh/known_hosts").expanduser()),
+            "known_hosts": os.path.expanduser(self.known_hosts or "~/.ssh/known_hosts"),
             "connect_timeout": _LOGIN_S,
             "login_timeout": _LOGIN_S,
         }
         if self.key is not None:
-            login["client_keys"] = [str(Path(self.key).expanduser())]
+            login["client_keys"] = [os.path.expanduser(self.key)]
         options = {
             "connect_options": login,
             "remote_python": self.python or sys.executable,

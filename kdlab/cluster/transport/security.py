@@ -58,7 +58,7 @@ class Tls(Spec):
         for name, value in paths.items():
             if value is None:
                 yield Fault(name, "is missing; give ca, cert and key, or temporary: true")
-            elif not Path(value).expanduser().is_file():
+            elif not os.path.isfile(os.path.expanduser(value)):
                 yield Fault(name, f"is {value}; there is no such file")
 
     def files(self, folder: Path) -> Files:
@@ -69,7 +69,7 @@ class Tls(Spec):
         """
         if not self.temporary:
             return {
-                name: str(Path(str(getattr(self, name))).expanduser())
+                name: os.path.expanduser(str(getattr(self, name)))
                 for name in ("ca", "cert", "key")
             }
         return _temporary(folder)

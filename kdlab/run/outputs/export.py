@@ -61,17 +61,7 @@ def export_student(
     run = folders.find(run_id)
     source, taken = student_file(run, member, best=best)
     folder, facts = source.parent, export_facts(run, source, licence)
-    suffix = {"torch": ".pt", "int8": ".int8.onnx", "timm": ""}.get(to, f".{to}")
-    target = _target(out or f"student{suffix}", folder=to == "timm")
-    if to == "pt2" and target.suffix != ".pt2":  # torch requires it
-        target = target.with_name(f"{target.name}.pt2")
-    if target.suffix == ".json":
-        raise BadInput(f"The card goes to {target}: give --out the name of a weights file.")
-    if (target.suffix == ".safetensors") != (to == "safetensors"):
-        raise BadInput(
-            f"{target.name} is no name for --to {to}: only --to safetensors writes a file that "
-            "ends in .safetensors, and no other. Give --out another suffix."
-        )
+    target = _student_target(out, to)
     target.parent.mkdir(parents=True, exist_ok=True)
     name = folder.relative_to(run.path / "members").as_posix().removesuffix("/whole")
     if to == "timm":
@@ -104,13 +94,27 @@ def export_student(
     return f"{name}\n{files}{checked}\n\n{cost_table(beside.costs())}\n\nLoad it:\n{how}"
 
 
+def _student_target(out: str | None, to: str) -> Path:
+    """Return the path to write a student to; BadInput where it does not fit the format."""
+    suffix = {"torch": ".pt", "int8": ".int8.onnx", "timm": ""}.get(to, f".{to}")
+    target = _target(out or f"student{suffix}", folder=to == "timm")
+    if to == "pt2" and target.suffix != ".pt2":  # torch requires it
+        target = target.with_name(f"{target.name}.pt2")
+    if target.suffix == ".json":
+        raise BadInput(f"The card goes to {target}: give --out the name of a weights file.")
+    if (target.suffix == ".safetensors") != (to == "safetensors"):
+        why = "only --to safetensors ends in .safetensors. Give --out another suffix"
+        raise BadInput(f"{target.name} is no name for --to {to}: {why}.")
+    return target
+
+
 def _target(out: str, *, folder: bool = False) -> Path:
     """Return the path to write to; BadInput for / and for a folder in place of a file."""
     target = user_path(out).resolve()
     if not target.name or (target.is_dir() and not folder):
+        new = f"give --out the name of a {'new folder' if folder else 'file'}"
         raise BadInput(
-            f"The export cannot be written to {target}, which is a folder: give --out the name "
-            f"of a {'new folder' if folder else 'file'}."
+            f"The export cannot be written to {target}, which is a folder: {new}."
         )
     return target
 

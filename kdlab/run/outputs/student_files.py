@@ -17,7 +17,7 @@ from kdlab.train.result import MemberResult
 
 
 @dataclass(frozen=True, slots=True)
-class DataFacts:
+class LoggedData:
     """Facts of a run's data set from its log."""
 
     name: str
@@ -36,15 +36,11 @@ class _Validated:
     validation_best: float
 
 
-def started(run: RunFolder) -> tuple[RunStarted, DataFacts]:
-    """Return the first start in a run's log, and its data set.
-
-    Raises:
-        BadInput: the log is damaged or missing.
-    """
+def started(run: RunFolder) -> tuple[RunStarted, LoggedData]:
+    """Return the first start in a run's log, and its data set; BadInput where it is damaged."""
     try:
         begun = next(select(run.events, RunStarted))
-        return begun, from_builtins(DataFacts, begun.dataset)
+        return begun, from_builtins(LoggedData, begun.dataset)
     except (StopIteration, OSError, MessageError) as error:
         raise BadInput(
             f"Run {run.run_id} has a damaged log: {run.events} does not tell how it started "
