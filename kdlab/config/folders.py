@@ -83,8 +83,11 @@ def located(place: str) -> str:
 
 
 def user_path(place: str | Path) -> Path:
-    """Return a path, its ~ replaced; BadInput where it has a name that no file can have."""
+    """Return a path, its ~ replaced; BadInput without such a user, or for impossible names."""
     path = Path(os.path.expanduser(place))
+    if (first := "".join(path.parts[:1])).startswith("~") and not os.path.exists(first):
+        why = f"there is no user {short(first[1:])!r}; write ./~ for a name that begins so"
+        raise BadInput(f"{short(str(path))} is no path: {why}.")
     most = max((len(part.encode(errors="replace")) for part in path.parts), default=0)
     if most > _LONGEST or "\0" in str(path):
         limit = f"names of files have {_LONGEST} bytes at most, and no NUL"

@@ -29,7 +29,7 @@ WRONG = (
     (("show", "./x.yaml"), 2, "x.yaml."),
     (("data", "/nowhere/photos"), 2, "There is no file or folder /nowhere/photos."),
     (("predict", "last", "a.jpg"), 2, "There is no run 'last'"),
-    (("predict", "~nobodyxyz/x", "a.jpg"), 2, "~nobodyxyz/x."),
+    (("predict", "~nobodyxyz/x", "a.jpg"), 2, "no user 'nobodyxyz'"),
     (("predict", "x" * 300, "a.jpg"), 2, "is no path"),
     (("predict", "no.onnx", "a.jpg"), 2, "no.onnx."),
     (("label", "last", "photos"), 2, "There is no run 'last'"),

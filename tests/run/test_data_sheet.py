@@ -93,3 +93,8 @@ def test_an_image_of_two_classes_is_named_and_a_table_is_taken(photos, kdlab_hom
         assert [set(pair) for pair in sheet.contradictions] == [{str(copy), str(first)}]
         assert "1 images are in two classes" in repr(sheet)
         assert line in repr(sheet)
+
+
+def test_the_home_of_nobody_is_no_data_set():
+    with pytest.raises(BadInput, match="~nobodyxyz/x"):
+        look_at("~nobodyxyz/x")
