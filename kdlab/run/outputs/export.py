@@ -98,13 +98,12 @@ def _student_target(out: str | None, to: str) -> Path:
     """Return the path to write a student to; BadInput where it does not fit the format."""
     suffix = {"torch": ".pt", "int8": ".int8.onnx", "timm": ""}.get(to, f".{to}")
     target = _target(out or f"student{suffix}", folder=to == "timm")
-    if to == "pt2" and target.suffix != ".pt2":  # torch requires it
-        target = target.with_name(f"{target.name}.pt2")
+    if to in ("pt2", "safetensors") and target.suffix != suffix:  # torch requires .pt2
+        target = target.with_name(f"{target.name}{suffix}")
     if target.suffix == ".json":
         raise BadInput(f"The card goes to {target}: give --out the name of a weights file.")
-    if (target.suffix == ".safetensors") != (to == "safetensors"):
-        why = "only --to safetensors ends in .safetensors. Give --out another suffix"
-        raise BadInput(f"{target.name} is no name for --to {to}: {why}.")
+    if target.suffix == ".safetensors" and to != "safetensors":
+        raise BadInput(f"--to {to} writes no {target.name}: give --out another suffix.")
     return target
 
 
