@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 
 from kdlab.config import registry
 from kdlab.config.folders import names, nearest
+from kdlab.config.limits import refusal
 from kdlab.config.load import Composed, never_a_traceback
 from kdlab.config.removed import instead, unset
 from kdlab.config.source_index import Shape, component_shape, shape
@@ -247,7 +248,8 @@ class _Checker:
         if hint is float and is_number:
             return float(data)
         if hint is int and is_number and float(data).is_integer():
-            return int(data)
+            why = refusal(int(data))
+            return int(data) if why is None else self.fault(key, why)
         if hint in (bool, str) and isinstance(data, hint):
             return data
         word = {bool: "true or false", int: "a whole number", float: "a number"}

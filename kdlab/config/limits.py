@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from kdlab.errors import short
+
 TEXT = 128 * 1024  # characters of one file or one override; kdlab's largest has 14,000
 NODES = 20_000  # values of one spec, cards and references included
 DEPTH = 40  # levels of nested lists and mappings
@@ -36,7 +38,7 @@ def tree_refusal(tree: object) -> str | None:
         deeper: list[object] = []
         for node in level:
             keys = node if isinstance(node, Mapping) else ()
-            for why in (refusal(node), *(key_refusal(str(key)) for key in keys)):
+            for why in (refusal(node), *(key_refusal(key) for key in keys)):
                 if why is not None:
                     return why
             if isinstance(node, Mapping):
@@ -51,8 +53,10 @@ def tree_refusal(tree: object) -> str | None:
     return f"has lists or mappings more than {DEPTH} levels deep"
 
 
-def key_refusal(key: str) -> str | None:
+def key_refusal(key: object) -> str | None:
     """Return why a key, dotted or not, is refused, or None."""
+    if not isinstance(key, str):
+        return f"has the key {short(repr(key), 60)}, which is no text; put it in quotes"
     if len(key) > NAME:
         return f"is a key of {len(key):,} characters; at most {NAME} are allowed"
     if key.count(".") >= KEY_PARTS:

@@ -30,6 +30,7 @@ _PRUNERS: dict[str, Callable[..., optuna.pruners.BasePruner]] = {
     "threshold": optuna.pruners.ThresholdPruner,
     "wilcoxon": optuna.pruners.WilcoxonPruner,
 }
+_ABOVE_0 = ("n_ei_candidates", "popsize", "sigma0")  # Optuna fails on others in a trial
 _SINGLE = ("cmaes",)  # one objective only
 _NEEDS = {"cmaes": "cmaes"}  # packages that Optuna does not install
 
@@ -73,25 +74,34 @@ def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key != "name"}
 
 
+def _kinds(value: object) -> tuple[str, ...]:
+    """Words in the annotations of parameters that take the value."""
+    kind = type(value).__name__
+    more = {"NoneType": "None", "int": "float", "dict": "Pruner"}  # `wrapped_pruner`
+    return (kind, more.get(kind, kind))
+
+
 def _faults(
     part: str, chosen: Mapping[str, object], names: Mapping[str, Callable[..., object]]
 ) -> Iterator[Fault]:
     name = chosen.get("name")
-    if name not in names:
+    if not isinstance(name, str) or name not in names:
         message = f"is {name!r}.{nearest(str(name), names)} All: {', '.join(names)}"
         yield Fault(f"{part}.name", message)
         return
     allowed = {
         p.name: str(p.annotation)
-        for p in inspect.signature(names[str(name)]).parameters.values()
+        for p in inspect.signature(names[name]).parameters.values()
         if "Callable" not in str(p.annotation)  # YAML cannot hold these
     }
     for option, value in _options(chosen).items():
         if option not in allowed:
             message = f"{name} has no such option.{nearest(option, allowed)}"
             yield Fault(f"{part}.{option}", message)
-        elif isinstance(value, str) and "str" not in allowed[option]:
+        elif not any(kind in allowed[option] for kind in _kinds(value)):
             yield Fault(f"{part}.{option}", f"is {value!r}, must be {allowed[option]}")
+        elif option in _ABOVE_0 and isinstance(value, int | float) and value <= 0:
+            yield Fault(f"{part}.{option}", f"is {value}, must be above 0")
     wrapped = chosen.get("wrapped_pruner")
     if isinstance(wrapped, Mapping):
         yield from _faults(f"{part}.wrapped_pruner", wrapped, names)

@@ -13,6 +13,7 @@ import optuna
 from kdlab.config import load as loader
 from kdlab.config.check import construct
 from kdlab.config.folders import nearest
+from kdlab.config.limits import refusal
 from kdlab.config.load import Composed
 from kdlab.config.spec import Spec
 from kdlab.errors import Fault, NotFoundError, SpecError
@@ -169,10 +170,12 @@ class Space:
         step = dimension.step or (1.0 if integral else None)
         if step is None or dimension.log:
             message = "has no steps; a grid needs step, or choices"
-            raise SpecError([Fault(f"space.{key}", message)], about="the sweep")
-        count = int((high - low) / step + 1e-9) + 1
-        points = [low + i * step for i in range(count)]
-        return [int(p) for p in points] if integral else points
+        elif (steps := (high - low) / step) >= _MAX_GRID:
+            message = f"has {steps:.3g} steps; a grid has at most {_MAX_GRID} points"
+        else:
+            points = [low + i * step for i in range(int(steps + 1e-9) + 1)]
+            return [int(p) for p in points] if integral else points
+        raise SpecError([Fault(f"space.{key}", message)], about="the sweep")
 
     # Faults
 
@@ -206,8 +209,8 @@ class Space:
             return
         for name in ("low", "high"):
             end = getattr(dimension, name)
-            if leaf.kinds == (int,) and not float(end).is_integer():
-                yield f"{name} is {end:g}, and the key takes whole numbers"
+            if leaf.kinds == (int,) and not _is_whole(end):
+                yield f"{name} is {end:g}, and the key takes whole numbers (64 bits)"
             message = None if leaf.limit is None else leaf.limit.fault(end)
             if message:
                 yield f"{name} {message} (the key's own range)"
@@ -298,6 +301,10 @@ def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_whole(number: float) -> bool:
+    return float(number).is_integer() and refusal(int(number)) is None
+
+
 def number(value: object) -> int | float:
     """Narrow the type of a value that is a number."""
     assert isinstance(value, int | float)
@@ -308,12 +315,17 @@ def _fits(choice: object, kinds: tuple[type, ...]) -> bool:
     if choice is None:
         return True  # building the trial checks whether the key may be null
     if _is_number(choice):
-        return float in kinds or (int in kinds and float(choice).is_integer())
+        return float in kinds or (int in kinds and _is_whole(choice))
     return type(choice) in kinds
 
 
 def _kind_names(kinds: tuple[type, ...]) -> str:
-    names = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+    names = {
+        float: "a number",
+        int: "a whole number (64 bits)",
+        bool: "true or false",
+        str: "text",
+    }
     return " or ".join(names[k] for k in kinds) or "a part with its own type"
 
 

@@ -12,6 +12,7 @@ from kdlab.tuning import metrics
 from kdlab.tuning.metrics import StudyDirection
 
 TRIALS = 30  # default number of trials
+_STEPS = 1e15  # in a range; Optuna counts no more exactly
 _POSITIVE = Range(ge=1)
 _SEEDS = tuple[Annotated[int, Range(ge=0)], ...]
 
@@ -45,14 +46,14 @@ class Dimension(Spec):
         return self.low, self.high
 
     def cross_faults(self) -> Iterator[Fault]:
+        empty = [key for key, required in self.when.items() if required in ([], ())]
+        yield from (Fault(f"when.{key}", "is an empty list of values") for key in empty)
         if self.choices is not None:
             if not self.choices:
                 yield Fault("choices", "is empty")
-            for name in ("low", "high", "step", "times"):
-                if getattr(self, name) is not None:
+            for name in ("low", "high", "step", "times", "log"):
+                if getattr(self, name) is not (False if name == "log" else None):
                     yield Fault(name, "has no meaning beside choices")
-            if self.log:
-                yield Fault("log", "has no meaning beside choices")
             return
         if self.low is None or self.high is None:
             end = "low" if self.low is None else "high"
@@ -62,6 +63,8 @@ class Dimension(Spec):
             yield Fault("low", f"is {self.low:g} and high is {self.high:g}")
         if self.log and self.low <= 0:
             yield Fault("low", f"is {self.low:g}; a log scale begins above 0")
+        if self.step is not None and (self.high - self.low) / self.step > _STEPS:
+            yield Fault("step", f"is {self.step:g}; more than {_STEPS:g} fit in the range")
         if self.log and self.step is not None:
             yield Fault("step", "has no meaning on a log scale")
 

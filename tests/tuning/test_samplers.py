@@ -65,6 +65,13 @@ def test_options_of_a_pruner_reach_it_and_one_may_wrap_another():
          r"pruner.wrapped_pruner.name: is 'medium'.*Nearest: median"),
         ({"pruner": {"name": "patient", "wrapped_pruner": {"name": "median"}}}, r"patience"),
         ({"pruner": {"name": "percentile", "percentile": 300}}, r"pruner: .*percentile"),
+        ({"sampler": {"name": ["tpe"]}}, r"sampler.name: is \['tpe'\]"),
+        ({"pruner": {"name": {}}}, r"pruner.name: is {}"),
+        ({"sampler": {"name": "tpe", "n_ei_candidates": 0}}, r"is 0, must be above 0"),
+        ({"sampler": {"name": "tpe", "n_startup_trials": [1]}}, r"is \[1\], must be int"),
+        ({"sampler": {"name": "tpe", "seed": True}}, r"is True, must be int"),
+        ({"pruner": {"name": "patient", "patience": 1, "wrapped_pruner": [1]}},
+         r"wrapped_pruner: is \[1\], must be BasePruner"),
         ({"sampler": {"name": "tpe", "gamma": 3}}, r"tpe has no such option"),
     ],
 )  # fmt: skip

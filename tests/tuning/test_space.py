@@ -92,6 +92,15 @@ def test_what_is_enqueued_is_named_as_optuna_names_it():
         ("train.lr", {"low": 0, "high": 1, "log": True}, r"log scale begins above 0"),
         ("train.lr", {"low": 0.1, "high": 1, "times": "train.momentum"}, r"come before"),
         ("train.lr", {}, r"is missing; or set choices"),
+        ("train.lr", {"low": 0, "high": 1, "step": 1e-310}, r"more than 1e\+15 fit"),
+        (
+            "train.lr",
+            {"low": 0, "high": 1, "when": {"loss": []}},
+            r"when.loss: is an empty",
+        ),
+        ("train.batch", {"low": 8, "high": 1e30}, r"high is 1e\+30.*64 bits"),
+        ("train.batch", {"choices": [8, 1e30]}, r"1e\+30 is not a whole number .*64 bits"),
+        (5, {"low": 0, "high": 1}, r"the key 5, which is no text"),
         ("train.epochs", {"low": 1, "high": 4, "step": 0.5}, r"step is 0.5.*whole numbers"),
     ],
 )
@@ -149,6 +158,23 @@ def test_a_grid_needs_steps():
 
 
 @pytest.mark.parametrize(
+    ("key", "dimension", "message"),
+    [
+        (
+            "train.batch",
+            {"low": 8, "high": 1e12},
+            r"has 1e\+12 steps.* at most 10000 points",
+        ),
+        ("train.lr", {"low": 0.1, "high": 1, "step": 1e-12}, r"has 9e\+11 steps"),
+        ("train.lr", {"low": 0.1, "high": 1, "step": 1e-310}, r"more than 1e\+15 fit"),
+    ],
+)
+def test_a_grid_of_too_many_points_is_refused_before_it_is_built(key, dimension, message):
+    with pytest.raises(SpecError, match=message):
+        searched(TRAINED, sampler={"name": "grid"}, space={key: dimension})
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         (
@@ -172,6 +198,8 @@ def test_a_grid_needs_steps():
             {"objectives": [{"metric": "wall_seconds"}], "pruner": {"name": "median"}},
             r"known only when a trial has ended",
         ),
+        ({"trials": 1e30}, r"trials: .*64 bits do not hold"),
+        ({"seeds": [1e30]}, r"seeds.0: .*64 bits do not hold"),
         ({"simulation": "edl_dist/laptop"}, r"give one of them"),
         ({"experiment": None}, r"give one of them"),
     ],
