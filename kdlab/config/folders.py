@@ -37,7 +37,7 @@ def names(shelf: Shelf) -> dict[str, Path]:
     """Return all cards or configs, name to file; the first folder that has a name wins."""
     files: dict[str, Path] = {}
     for folder in shelves(shelf):
-        for path in sorted(folder.rglob("*.yaml")):
+        for path in sorted(filter(Path.is_file, folder.rglob("*.yaml"))):
             files.setdefault(path.relative_to(folder).with_suffix("").as_posix(), path)
     return files
 

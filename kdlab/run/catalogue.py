@@ -16,6 +16,7 @@ from kdlab.config import evidence, folders, load, registry, source_index
 from kdlab.config.folders import nearest
 from kdlab.config.home import find_as, home, write_json
 from kdlab.config.kept import key_of
+from kdlab.config.limits import TEXT
 from kdlab.config.spec import Spec, field_docs, hints_of, ranges_of, required_fields
 from kdlab.errors import NotFoundError, SpecError
 from kdlab.report import page
@@ -146,11 +147,17 @@ def _parts() -> Sections:
 
 def _about(path: Path) -> str:
     """The text of the `about:` line, found without parsing the file."""
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if line.startswith("about:"):
-                return line.removeprefix("about:").strip().strip("'\"")
-    return ""
+    lines = (line for line in _text(path).splitlines() if line.startswith("about:"))
+    return next(lines, "about:").removeprefix("about:").strip().strip("'\"")
+
+
+def _text(path: Path) -> str:
+    """The text of a file, damaged ones too, as far as a config may be long."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(TEXT)
+    except OSError as error:
+        return f"about: cannot be read: {error.strerror}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +281,7 @@ def _config_sheet(name: str, overrides: Sequence[str]) -> Sheet:
 def _sweep(name: str) -> str:
     """The text of a sweep's file, unchecked; `kdlab sweep` checks its keys."""
     path = folders.find("configs", name)
-    return f"{name}  ({folders.display(path)})\n\n{path.read_text(encoding='utf-8')}"
+    return f"{name}  ({folders.display(path)})\n\n{_text(path)}"
 
 
 def card_sheet(name: str, overrides: Sequence[str] = ()) -> Sheet:

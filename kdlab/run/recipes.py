@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import yaml
-
-from kdlab.config import folders
-from kdlab.errors import NotFoundError
+from kdlab.config import folders, yaml_text
+from kdlab.errors import NotFoundError, SpecError
 from kdlab.report.table import text_table_left
 
 _SHELF = "recipes/"
+_KINDS = {"source": str, "top1": int | float, "cost": str, "differs": dict}  # of `expects`
 
 
 def recipes(asked: str | None = None) -> list[dict[str, Any]]:
@@ -16,6 +15,7 @@ def recipes(asked: str | None = None) -> list[dict[str, Any]]:
 
     Raises:
         NotFoundError: no such recipe.
+        SpecError: its file cannot be read.
     """
     rows = []
     shelf = {n: p for n, p in folders.names("configs").items() if n.startswith(_SHELF)}
@@ -27,9 +27,14 @@ def recipes(asked: str | None = None) -> list[dict[str, Any]]:
             )
         shelf = {name: shelf[name]}
     for name, path in sorted(shelf.items()):
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-        expects = tree.get("expects") or {}
-        rows.append({"name": name, "about": tree.get("about", ""), **expects})
+        document = yaml_text.read(path, folders.display(path))
+        if document.faults and asked is not None:
+            raise SpecError(document.faults, about=name)
+        expects = document.data.get("expects")
+        facts = expects.items() if isinstance(expects, dict) else ()
+        fitting = {k: v for k, v in facts if isinstance(v, _KINDS.get(k, object))}
+        if not document.faults:  # another's fault hides no recipe
+            rows.append({"name": name, "about": document.data.get("about", ""), **fitting})
     return rows
 
 
@@ -37,9 +42,9 @@ def recipes_table(listed: list[dict[str, Any]]) -> str:
     """Format recipes, a line each; for a single one its differences from its source."""
     if len(listed) == 1:
         (entry,) = listed
-        lines = [[key, why] for key, why in entry.get("differs", {}).items()]
+        lines = [[key, str(why)] for key, why in entry.get("differs", {}).items()]
         table = text_table_left(["differs in", "why"], lines)
-        return f"{entry['name']}: {entry['about']}\nSource: {entry['source']}.\n\n{table}"
+        return f"{entry['name']}: {entry['about']}\nSource: {entry.get('source', '-')}.\n\n{table}"
     rows = [
         [one["name"], f"{one['top1']:g}" if "top1" in one else "", one.get("cost", "")]
         for one in listed

@@ -9,6 +9,31 @@ import pytest
 from kdlab.run.catalogue import describe
 
 
+@pytest.fixture
+def odd_files(elsewhere):
+    """A dangling link, a folder and text that is not UTF-8, each where a config may be."""
+    for folder in ("configs/sweeps", "registry/losses"):
+        (elsewhere / folder / "dir.yaml").mkdir(parents=True)
+        (elsewhere / folder / ".#foo.yaml").symlink_to("nowhere")
+        (elsewhere / folder / "z.yaml").write_bytes(b"about: \xff odd\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["list"], "sweeps ("),
+        (["list", "losses"], "\N{REPLACEMENT CHARACTER} odd"),
+        (["show", "sweeps/z"], "about: \N{REPLACEMENT CHARACTER} odd"),
+    ],
+)
+def test_an_odd_file_breaks_no_list(odd_files, kdlab_cli, words, answer):
+    code, out, err = kdlab_cli(*words)
+    assert code == 0, err
+    assert answer in out
+    assert "foo" not in out
+    assert "dir" not in out
+
+
 def run_kdlab(*arguments):
     """Return what a new process of kdlab prints, and whether it imported torch."""
     asked = [sys.executable, "-X", "importtime", "-m", "kdlab", *arguments]

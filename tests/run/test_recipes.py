@@ -22,6 +22,29 @@ def test_every_recipe_says_where_its_figures_are_from(kdlab_cli):
     assert json.loads(out.splitlines()[-1])["recipes"] == listed
 
 
+@pytest.mark.parametrize(
+    ("text", "code", "answer"),
+    [
+        ("about: hello", 0, "hello\nSource: -"),
+        ("expects: 5", 0, "Source: -"),
+        ("expects: {source: 5, top1: high, cost: 3, differs: [a]}", 0, "Source: -"),
+        ("expects: {differs: {train: 5}}", 0, "train"),
+        ("about: [1", 2, "this is not valid YAML"),
+        ("- a list", 2, "must be a mapping"),
+        ("about: \udcff", 2, "is not UTF-8 text"),
+    ],
+)
+def test_a_file_that_is_no_recipe_breaks_no_list(kdlab_cli, elsewhere, text, code, answer):
+    path = elsewhere / "configs" / "recipes" / "x.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
+    listed_code, out, err = kdlab_cli("recipes")
+    assert listed_code == 0, err
+    assert "recipes/cifar100/resnet32x4_resnet8x4" in out
+    shown_code, out, err = kdlab_cli("recipes", "x")
+    assert (shown_code, answer in out + err) == (code, True), out + err
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_pair_takes_every_loss_of_its_protocol(loss):
     experiment = kdlab.load("recipes/cifar100/resnet32x4_resnet8x4", f"loss={loss}")
