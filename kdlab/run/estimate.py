@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import psutil
@@ -123,16 +123,23 @@ def estimate(
     return _Estimator(spec, spec.data.load(say)).estimate()
 
 
+def _fitting(recipe: Recipe, data: ImageData) -> Recipe:
+    """A recipe to measure with: no batch has more images than the data."""
+    most = max(2, min(recipe.batch, len(data.train)))
+    return replace(recipe, batch=most, accumulate=1)
+
+
 class _Estimator:
     def __init__(self, spec: ExperimentSpec, data: ImageData) -> None:
         self.spec, self.data = spec, data
         classes = len(data.classes)
-        self.student = network_rates(spec.student, spec.train, data.shape, classes)
+        recipe = _fitting(spec.train, data)
+        self.student = network_rates(spec.student, recipe, data.shape, classes)
         self.teacher: NetworkRates | None = None
         self.taught = any(m.source.needs_teacher != "none" for m in spec.members())
         if self.taught:
             kinds = [member.model for member in spec.teachers()]
-            rates = [network_rates(k, spec.train, data.shape, classes) for k in kinds]
+            rates = [network_rates(k, recipe, data.shape, classes) for k in kinds]
             self.teacher = rates[0] if len(rates) == 1 else _in_turn(rates)
         self.views = views_per_second(data, spec.train.batch, _VIEWS_S)
         pool = spec.teacher_pool if self._is_served() else None
@@ -170,7 +177,8 @@ class _Estimator:
         assert recipe is not None
         assert data is not None
         images = data.load()
-        rates = network_rates(teacher.model, recipe, images.shape, len(images.classes))
+        fitting = _fitting(recipe, images)
+        rates = network_rates(teacher.model, fitting, images.shape, len(images.classes))
         seconds = _STARTS_S + self._epochs_s(rates, recipe, 1 / rates.trained)
         about = f"{recipe.epochs} epochs, once: it is kept"
         rate = min(rates.trained, self.views)

@@ -12,7 +12,8 @@ from torch.nn.functional import cross_entropy
 from kdlab.checks.machine import MachineFacts
 from kdlab.cluster.limits import usable_cores
 from kdlab.data.images import ImageData
-from kdlab.models.model import ModelSpec, parameters
+from kdlab.errors import ModelError
+from kdlab.models.model import ModelSpec, check_fit, parameters
 from kdlab.train.recipe import Recipe
 from kdlab.train.step import TrainStep, steps_per_second
 
@@ -41,10 +42,19 @@ def network_rates(
         recipe: batch, precision, device and threads.
         shape: (C, H, W) of an image.
         classes: their number.
+
+    Raises:
+        ModelError: the network does not fit the shape, the classes, or this memory.
     """
     memory = psutil.Process().memory_info().rss
     with threads_of(recipe), torch.random.fork_rng():
-        return _measured(spec, recipe, shape, classes, memory)
+        try:
+            return _measured(spec, recipe, shape, classes, memory)
+        except (MemoryError, RuntimeError) as error:  # PyTorch is out of memory
+            raise ModelError(
+                f"{spec.component} cannot be measured: {error}. A smaller network or train.batch "
+                "takes less memory."
+            ) from error
 
 
 def _measured(
@@ -52,6 +62,7 @@ def _measured(
 ) -> NetworkRates:
     device = torch.device(recipe.chosen_device())
     model = spec.without_weights().build(classes, shape[0]).to(device)
+    check_fit(model, shape, classes, "the network")
     train_step = TrainStep(recipe, model, model, device)
     views = torch.randint(0, 256, (recipe.batch, *shape), dtype=torch.uint8, device=device)
     labels = torch.randint(0, classes, (recipe.batch,), device=device)

@@ -159,3 +159,17 @@ def test_an_estimate_is_a_table_and_facts():
     assert "0.1 MB/s" in repr(costs)
     assert costs.to_json()["seconds"] == 90.0
     assert "<table" in costs._repr_html_()
+
+
+def test_no_batch_larger_than_the_data_is_measured(monkeypatch, digits):
+    """A batch of 1e18 images is more than any memory holds, and the data has fewer."""
+    data, _ = digits
+    batches = []
+
+    def measured(spec, recipe, shape, classes):
+        batches.append(recipe.batch)
+        return STUDENT
+
+    monkeypatch.setattr(estimating, "network_rates", measured)
+    of("none", "train.batch=1e18", "train.accumulate=1e9")
+    assert batches == [len(data.train)]

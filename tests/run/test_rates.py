@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from kdlab.models.model import parameters
+from kdlab.config.check import construct
+from kdlab.config.load import from_dict
+from kdlab.errors import ModelError
+from kdlab.models.model import ModelSpec, parameters
 from kdlab.models.patch_net import PatchNet
 from kdlab.run import rates
 from kdlab.run.rates import network_rates, threads_of, views_per_second
@@ -84,3 +87,17 @@ def test_threads_are_put_back_whatever_happens():
     assert torch.get_num_threads() == before
     with threads_of(Recipe()):
         assert torch.get_num_threads() == before  # PyTorch's own choice
+
+
+def test_what_memory_does_not_hold_is_refused():
+    vast = Recipe(batch=10**18, device="cpu", threads=1)
+    with pytest.raises(ModelError, match="Storage size.* A smaller network or train.batch"):
+        network_rates(PatchNet(patch=4, width=8), vast, (3, 8, 8), 5)
+
+
+def test_a_network_for_images_of_another_size_is_refused():
+    spec = construct(
+        ModelSpec, from_dict({"type": "timm/vit_tiny_patch16_224"}, "the network")
+    )
+    with pytest.raises(ModelError, match=r"cannot take images of 3×96×96: .*data\.size"):
+        network_rates(spec, RECIPE, (3, 96, 96), 5)
