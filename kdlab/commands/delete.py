@@ -25,4 +25,4 @@ def do(arguments: argparse.Namespace) -> int:
 
 def _asked(words: str) -> bool:
     say(f"{words}\nDelete it? There is no way back. [y/N]")
-    return input().strip().lower() in ("y", "yes")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")  # "" after Ctrl-D

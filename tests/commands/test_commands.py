@@ -132,8 +132,8 @@ def test_mark_changes_what_was_typed_and_nothing_else(typed, attached):
 
 @pytest.mark.parametrize(("yes", "sure"), [(("--yes",), True), ((), False)])
 def test_delete_asks_unless_yes_is_typed(typed, attached, monkeypatch, yes, sure):
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr("builtins.input", lambda: "n")
+    terminal = SimpleNamespace(isatty=lambda: True, readline=lambda: "n\n")
+    monkeypatch.setattr("sys.stdin", terminal)
     handle = ARun(delete="what came of it")
     attached(handle)
     _, out, _ = typed(delete, "r1", "r1", *yes)

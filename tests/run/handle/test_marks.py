@@ -202,10 +202,12 @@ def test_commands_mark_and_delete(add_run, kdlab_cli):
     assert [run.id for run in runs()] == ["r2"]
 
 
-@pytest.mark.parametrize(("answer", "left"), [("y", []), ("n", ["r1"]), ("", ["r1"])])
+@pytest.mark.parametrize(
+    ("answer", "left"), [("y\n", []), ("n\n", ["r1"]), ("\n", ["r1"]), ("", ["r1"])]
+)  # the last is Ctrl-D
 def test_who_is_asked_says_yes_or_keeps_it(add_run, kdlab_cli, monkeypatch, answer, left):
     add_run()
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("builtins.input", lambda: answer)
+    monkeypatch.setattr("sys.stdin.readline", lambda: answer, raising=False)
     kdlab_cli("delete", "r1")
     assert [run.id for run in runs()] == left
