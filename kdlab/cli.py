@@ -121,6 +121,10 @@ def _run(words: Sequence[str], *, own_process: bool) -> int:
         near = more or nearest(words[0], COMMANDS)
         raise BadInput(f"There is no command {words[0]!r}.{near} All: kdlab --help")
     arguments = parser().parse_args(words, argparse.Namespace(own_process=own_process))
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise BadInput("The current folder was deleted. Go to another: cd ~") from error
     if own_process:
         keep_private()
     return COMMANDS[arguments.command].do(arguments)

@@ -9,22 +9,35 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from kdlab.codec import LARGEST, MessageError, from_json
+from kdlab.errors import BadInput
 
 T = TypeVar("T")
 never_anew = set[Path]()  # folders that this process does not create again once deleted
 
 
-def home() -> Path:
-    """Return the cache folder, `KDLAB_HOME` or ~/.cache/kdlab; created private to this user."""
+def home_path() -> Path:
+    """Return the path of the cache folder, `KDLAB_HOME` or ~/.cache/kdlab."""
     configured = os.environ.get("KDLAB_HOME")
-    folder = Path(configured) if configured else Path.home() / ".cache" / "kdlab"
-    with suppress(OSError):  # the first write reports it
+    return Path(configured) if configured else Path.home() / ".cache" / "kdlab"
+
+
+def home() -> Path:
+    """Return the cache folder, created private to this user; BadInput where it cannot be."""
+    folder, why = home_path(), os.strerror(errno.ENOTDIR)
+    try:
         make_private(folder)
+    except OSError as error:
+        why = str(error.strerror)
+    if not os.path.isdir(folder):
+        raise BadInput(
+            f"The cache folder {folder} cannot be created: {why}. Set KDLAB_HOME to a folder "
+            "that can be written."
+        )
     return folder
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from kdlab.config.credentials import WEBHOOK, webhook
-from kdlab.config.home import home, runs_folder
+from kdlab.config.home import home_path, runs_folder
 from kdlab.errors import KdlabError
 from kdlab.report.table import folded_table
 from kdlab.run import port_audit
@@ -49,7 +49,7 @@ def examine(*, alert: bool = False) -> list[Finding]:
         *map(_package, _PACKAGES),
         _finding("GPU", gpu, gpu_name, "a GPU makes it faster", "limited"),
         _finding("machine", free >= 2 * 2**30, machine, close, "limited"),
-        _writable("data and teachers", home(), "KDLAB_HOME"),
+        _writable("data and teachers", home_path(), "KDLAB_HOME"),
         _writable("runs", runs_folder(), "KDLAB_RUNS"),
         _finding("shared memory", shared, shared_at, file, "limited"),
         _finding("redis-server", bool(redis), redis or "not found", only, "limited"),
@@ -83,7 +83,8 @@ def _package(name: str) -> Finding:
 def _writable(what: str, folder: Path, variable: str) -> Finding:
     existing = next(p for p in (folder, *folder.parents) if p.exists())
     free = shutil.disk_usage(existing).free / 1e9
-    good, text = os.access(existing, os.W_OK), f"{folder} ({free:.0f} GB free)"
+    good = existing.is_dir() and os.access(existing, os.W_OK)
+    text = f"{folder} ({free:.0f} GB free)"
     advice = f"set {variable} to a folder that can be written"
     return _finding(f"folder for {what}", good, text, advice)
 

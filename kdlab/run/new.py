@@ -12,6 +12,7 @@ import yaml
 from kdlab.config import load as loader
 from kdlab.config.home import write_whole
 from kdlab.data.images import PHOTO_SIZE
+from kdlab.errors import BadInput
 from kdlab.run.experiment import Experiment, load
 from kdlab.run.new_run_options import NewRunOptions, places
 from kdlab.run.outputs.data_sheet import DataSheet, look_at
@@ -59,16 +60,20 @@ def new(
         say: called with lines of progress.
 
     Raises:
-        BadInput: data or network do not exist, `name` is no file name, or the files exist.
+        BadInput: data or network do not exist, `name` is no file name, or the files exist or
+            cannot be written.
     """
     config, notebook = places(name, force=force)
     sheet, chosen = choose_experiment(wishes, say)
-    config.parent.mkdir(exist_ok=True)
     text = commented(chosen, name)
-    write_whole(config, lambda path: path.write_text(text, encoding="utf-8"))
-    load(name)  # a fault in the written config shows here
     cells = json.dumps(_notebook(name, chosen), indent=1) + "\n"
-    write_whole(notebook, lambda path: path.write_text(cells, encoding="utf-8"))
+    try:
+        config.parent.mkdir(exist_ok=True)
+        write_whole(config, lambda path: path.write_text(text, encoding="utf-8"))
+        write_whole(notebook, lambda path: path.write_text(cells, encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{config} and {notebook} cannot be written: {error}.") from error
+    load(name)  # a fault in the written config shows here
     return NewExperiment(name, sheet, chosen, config, notebook)
 
 

@@ -46,6 +46,10 @@ def places(name: str, *, force: bool) -> tuple[Path, Path]:
     if not _NAME.fullmatch(name):
         raise BadInput(f"{name!r} is no name of an experiment: letters, digits, - and _.")
     config, notebook = user_path(f"configs/{name}.yaml"), user_path(f"{name}.ipynb")
+    folder = config.parent
+    for path in (folder, config, notebook):
+        if path.exists() and path.is_dir() != (path is folder):
+            raise BadInput(f"{path} is in the way. Rename it, or choose another name.")
     present = [str(path) for path in (config, notebook) if path.exists()]
     if present and not force:
         raise BadInput(f"Already there: {' and '.join(present)}. Add --force to overwrite.")

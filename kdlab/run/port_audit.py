@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from kdlab.config.home import home, runs_folder
+from kdlab.config.home import home_path, runs_folder
 
 _PATIENCE_S = 1.0  # for an answer of a process on this machine
 _HTTP = b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n"
@@ -113,7 +113,8 @@ def program_of(words: list[str]) -> str:
 
 def readable() -> list[Path]:
     """Return files and folders of kdlab (runs, models, images, MLflow) that others can read."""
-    roots = [root for root in (runs_folder(), home()) if root.is_dir() and _is_open(root)]
+    folders = (runs_folder(), home_path())
+    roots = [root for root in folders if root.is_dir() and _is_open(root)]
     return sorted(path for root in roots for path in root.iterdir() if _is_open(path))
 
 

@@ -52,6 +52,15 @@ def test_a_number_outside_its_range_is_refused(capsys, words, why):
     assert why in capsys.readouterr().err
 
 
+def test_a_current_folder_that_was_deleted_is_refused(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert cli.main(["list"]) == 2
+    assert "The current folder was deleted" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [(BadInput("it is wrong"), 2), (ClusterError("it is gone"), 1)],

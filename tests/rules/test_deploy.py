@@ -25,7 +25,7 @@ from kdlab.cluster.coordination.coordinator_messages import (
 )
 from kdlab.cluster.coordination.metrics import PoolMetrics
 from kdlab.cluster.deployers.kubernetes import KubernetesMachines, KubernetesPods
-from kdlab.config.home import home
+from kdlab.config.home import home_path
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 from kdlab.run import load
 
@@ -171,7 +171,12 @@ def test_what_kdlab_writes_lies_in_volumes(monkeypatch):
     monkeypatch.setenv("KDLAB_HOME", home_folder)
     for pod, container in containers():
         variables = {e["name"]: e["value"] for e in container.get("env", [])}
-        needed = {home(), Path(at), Path("/tmp"), Path(variables.get("KDLAB_RUNS", "/tmp"))}
+        needed = {
+            home_path(),
+            Path(at),
+            Path("/tmp"),
+            Path(variables.get("KDLAB_RUNS", "/tmp")),
+        }
         folders = list(writable(pod, container))
         for path in needed:
             assert any(path.is_relative_to(folder) for folder in folders), path

@@ -82,6 +82,14 @@ def test_a_folder_that_cannot_be_written_names_its_variable(monkeypatch, tmp_pat
     assert finding["advice"] == "set KDLAB_RUNS to a folder that can be written"
 
 
+def test_a_file_where_a_folder_should_be_is_missing(monkeypatch, elsewhere):
+    (elsewhere / "file").touch()
+    monkeypatch.setenv("KDLAB_HOME", str(elsewhere / "file"))
+    finding = finding_of("folder for data and teachers")
+    assert finding["state"] == "missing"
+    assert "set KDLAB_HOME" in finding["advice"]
+
+
 def test_open_ports_are_said_by_who_can_reach_them(monkeypatch):
     ports = [
         OpenPort(11, "kdlab.cluster.reader", "127.0.0.1", 4000, "asks for a certificate"),

@@ -18,7 +18,7 @@ from kdlab.models.published import hub_answers
 from kdlab.run import estimate as estimating
 from kdlab.run import recommend as recommending
 from kdlab.run.new import new
-from kdlab.run.new_run_options import NewRunOptions
+from kdlab.run.new_run_options import NewRunOptions, places
 from kdlab.run.outputs import data_sheet
 from kdlab.run.outputs.prediction import StudentAtWork
 from kdlab.run.rates import NetworkRates
@@ -295,3 +295,27 @@ def test_time_is_planned_with_the_making_of_views(mixes, device, views_per_s, ra
     sheet = SimpleNamespace(views_per_s=views_per_s)
     choice = SimpleNamespace(sheet=sheet, mixes=mixes, device=device)
     assert recommending._Choice._with_views(choice, 2000.0) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    "place", ["configs", "configs/mine.yaml/below", "mine.ipynb/below"]
+)
+def test_what_is_in_the_way_is_refused_before_anything_is_measured(elsewhere, place):
+    (elsewhere / place).parent.mkdir(parents=True, exist_ok=True)
+    (elsewhere / place).touch()
+    with pytest.raises(BadInput, match=r"is in the way\. Rename it"):
+        places("mine", force=True)
+
+
+def test_a_name_longer_than_files_allow_is_refused(elsewhere):
+    with pytest.raises(BadInput, match="200 at most"):
+        places("a" * 300, force=True)
+
+
+def test_a_config_that_cannot_be_written_is_refused(photos, measured, monkeypatch):
+    def full(path, write):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("kdlab.run.new.write_whole", full)
+    with pytest.raises(BadInput, match=r"mine\.yaml and mine\.ipynb cannot be written: "):
+        new("mine", NewRunOptions(data="photos"))

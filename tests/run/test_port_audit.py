@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from kdlab.cluster.transport.security import Tls
+from kdlab.config.home import home as cache_folder
 from kdlab.run import port_audit
 from kdlab.run.port_audit import OpenPort, guard, listening, program_of, readable
 
@@ -194,8 +195,8 @@ def test_loopback_is_for_users_of_this_machine(host, who):
 
 def test_what_others_may_look_into_is_named(elsewhere, monkeypatch):
     """MLflow's store, artifacts, images and teachers were once readable by all users."""
-    home = elsewhere / "home"
-    monkeypatch.setenv("KDLAB_HOME", str(home))
+    monkeypatch.setenv("KDLAB_HOME", str(elsewhere / "home"))
+    home = cache_folder()
     assert readable() == []
     assert home.stat().st_mode & 0o777 == 0o700  # it is made so
     for name, mode in (("open", 0o755), ("listed", 0o710), ("mine", 0o700)):

@@ -91,7 +91,9 @@ def test_threads_are_put_back_whatever_happens():
 
 def test_what_memory_does_not_hold_is_refused():
     vast = Recipe(batch=10**18, device="cpu", threads=1)
-    with pytest.raises(ModelError, match="Storage size.* A smaller network or train.batch"):
+    with pytest.raises(
+        ModelError, match=r"Storage size.* A smaller network or train\.batch"
+    ):
         network_rates(PatchNet(patch=4, width=8), vast, (3, 8, 8), 5)
 
 
