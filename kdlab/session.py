@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kdlab.errors import BadInput
 from kdlab.lazy import lazy
-from kdlab.run import Run
+from kdlab.run import Run, attach
 from kdlab.run.catalogue import Registry
 from kdlab.run.handle.job_handle import viewers
 from kdlab.run.new_run_options import MINUTES, NewRunOptions
@@ -119,9 +119,9 @@ def attach_sweep(study: str = "last") -> "tuning.Sweep":
     return tuning.attach_sweep(study)
 
 
-def chaos(run: Run, **spec: Any) -> "ChaosRunner":
+def chaos(run: Run | str, **spec: Any) -> "ChaosRunner":
     """Inject faults into a running run; see `kdlab.run.handle.chaos.chaos`."""
-    return trouble.chaos(run, **spec)
+    return trouble.chaos(attach(run), **spec)
 
 
 def _monitor(run: Run, renderer: "monitor.Renderer") -> "monitor.Monitor":
@@ -140,27 +140,28 @@ def _sweep_view(
     return sweep_view.SweepView(sweep, page, importance).show()
 
 
-def live(*runs: Run) -> "LiveView":
+def live(*runs: Run | str) -> "LiveView":
     """Show several runs in one live view of a notebook, each in a colour, without controls.
 
     Raises:
-        BadInput: no run was given.
+        BadInput: no run was given, or there is none of a name.
     """
     if not runs:
-        raise BadInput("Give the runs to show: kdlab.live(run, kdlab.attach('...')).")
-    return runs_together.RunsTogether(runs).show()
+        raise BadInput("Give the runs to show: kdlab.live(run, 'last').")
+    return runs_together.RunsTogether([attach(run) for run in runs]).show()
 
 
-def page(*watched: "Run | tuning.Sweep") -> str:
+def page(*watched: "Run | tuning.Sweep | str") -> str:
     """Return runs or a sweep as one HTML page that needs no server and no network.
 
-        Path("run.html").write_text(kdlab.page(kdlab.attach("last")))
+        Path("run.html").write_text(kdlab.page("last"))  # or "sweeps/NAME"
 
     Raises:
-        BadInput: nothing was given, or a sweep with others.
+        BadInput: nothing was given, a sweep with others, or there is none of a name.
     """
-    runs = [one for one in watched if isinstance(one, Run)]
-    sweeps = [one for one in watched if not isinstance(one, Run)]
+    handles = [_handle(one) for one in watched]
+    runs = [one for one in handles if isinstance(one, Run)]
+    sweeps = [one for one in handles if not isinstance(one, Run)]
     if not watched or (sweeps and len(watched) > 1):
         raise BadInput("A page shows one run, several runs, or one sweep.")
     view: LiveView
@@ -171,7 +172,13 @@ def page(*watched: "Run | tuning.Sweep") -> str:
     else:
         view = monitor.Monitor(runs[0], "canvas")
     view.end()
-    return page_file.page_file(view, ", ".join(one.id for one in watched))
+    return page_file.page_file(view, ", ".join(one.id for one in handles))
+
+
+def _handle(job: "Run | tuning.Sweep | str") -> "Run | tuning.Sweep":
+    if isinstance(job, str) and job.startswith("sweeps/"):
+        return tuning.attach_sweep(job.removeprefix("sweeps/"))
+    return attach(job) if isinstance(job, str) else job
 
 
 viewers.update(run=_monitor, experiment=_builder, sweep=_sweep_view)

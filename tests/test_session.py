@@ -3,10 +3,11 @@
 import importlib
 
 import pytest
+from written_runs import WrittenRun
 
 import kdlab
 from kdlab import session
-from kdlab.errors import BadInput
+from kdlab.errors import BadInput, NotFoundError
 from kdlab.run.handle.job_handle import viewers
 
 
@@ -83,8 +84,8 @@ def test_a_sweep_is_searched_and_started(stand_in):
         (lambda: session.follow_demand("cluster", most=8),
          "kdlab.cluster.deployed_pool.follow_demand", ("cluster",), {"most": 8}),
         (session.attach_sweep, "kdlab.tuning.attach_sweep", ("last",), {}),
-        (lambda: session.chaos("run", kill_teacher=1),
-         "kdlab.run.handle.chaos.chaos", ("run",), {"kill_teacher": 1}),
+        (lambda: session.chaos(5, kill_teacher=1),
+         "kdlab.run.handle.chaos.chaos", (5,), {"kill_teacher": 1}),
         (lambda: viewers["experiment"]("quickstart", {"a": 1}),
          "kdlab.notebook.builder.Builder", ("quickstart", {"a": 1}), {}),
     ],
@@ -115,7 +116,25 @@ def test_who_is_asked_to_show_itself_has_its_viewer(stand_in, viewer, words, pla
 
 def test_a_live_view_of_several_needs_one(stand_in):
     calls = stand_in("kdlab.notebook.runs_together.RunsTogether", View())
-    assert session.live("a", "b") == "shown"
-    assert calls == [((("a", "b"),), {})]
+    assert session.live(1, 2) == "shown"
+    assert calls == [(([1, 2],), {})]
     with pytest.raises(BadInput, match="Give the runs to show"):
         session.live()
+
+
+def test_runs_and_sweeps_are_given_by_name_too(stand_in, elsewhere):
+    """`kdlab.compare` took names, and the others failed on them."""
+    run = WrittenRun().begin().train(1).handle
+    chaos = stand_in("kdlab.run.handle.chaos.chaos")
+    lives = stand_in("kdlab.notebook.runs_together.RunsTogether", View())
+    sweeps = stand_in("kdlab.tuning.attach_sweep", "sweep")
+    session.chaos(run.id, kill_teacher=1)
+    session.live(run.id, run)
+    ((attached,), _), (([first, second],), _) = chaos[0], lives[0]
+    assert {attached.id, first.id, second.id, session._handle("last").id} == {run.id}
+    assert session._handle("sweeps/mine") == "sweep"
+    assert sweeps == [(("mine",), {})]
+    assert run.id in session.page(run.id)
+    for call in (session.page, session.live, session.chaos):
+        with pytest.raises(NotFoundError, match="no run 'none_such'"):
+            call("none_such")

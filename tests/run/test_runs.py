@@ -171,6 +171,9 @@ def test_runs_show_themselves_as_a_table(tmp_path, monkeypatch):
     write_json(folder.path / "experiment.json", {"experiment": "<b>mine"})
     folder.write_status(state="finished", result={"student_top1": 91.5})
     (run,) = listed = kdlab.runs()
+    for limit in (0, -1):
+        with pytest.raises(BadInput, match=f"limit is {limit}, must be >= 1"):
+            kdlab.runs(limit)
     assert run.id in repr(listed)
     assert "91.50" in repr(listed)
     shown = listed._repr_html_()

@@ -140,16 +140,18 @@ def _set_damaged_aside(run: folders.RunFolder) -> None:
             checkpoint.set_aside(teacher / "checkpoints")
 
 
-def attach(run_id: str = "last") -> "Run":
+def attach(run_id: "str | Run" = "last") -> "Run":
     """Return the handle of an existing run: by id, by part of it, or the last one.
 
     Args:
         run_id: "last" is the last run that this process started, as another notebook may have
-            started one since; if it started none, the last of all.
+            started one since; if it started none, the last of all. A handle stays itself.
 
     Raises:
         NotFoundError: no such run; names the nearest.
     """
+    if not isinstance(run_id, str):
+        return run_id
     started = [run for run in _started_here if run.path.parent == runs_folder()]
     if run_id == "last" and started and started[-1].path.is_dir():
         return Run(started[-1])

@@ -3,6 +3,7 @@
 import time
 
 from kdlab.codec import to_builtins
+from kdlab.errors import BadInput
 from kdlab.experiment import folder as folders
 from kdlab.report import page
 from kdlab.report.table import text_table_left
@@ -58,7 +59,13 @@ class RunList(list[Run]):
 
 
 def runs(limit: int = 20, *, archived: bool = False) -> RunList:
-    """Return the newest runs, newest first, with archived ones if asked; prints as a table."""
+    """Return the newest runs, newest first, with archived ones if asked; prints as a table.
+
+    Raises:
+        BadInput: fewer than one is asked for.
+    """
+    if limit < 1:
+        raise BadInput(f"limit is {limit}, must be >= 1.")
     every = [Run(folder) for folder in reversed(folders.all_folders())]
     shown = [run for run in every if archived or not run.marks.archived]
     listed = RunList(shown[:limit])

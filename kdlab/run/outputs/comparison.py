@@ -229,7 +229,7 @@ def compare(*runs: Run | str) -> Comparison:
     Raises:
         BadInput: no run was given, or a single one with only one training.
     """
-    handles = [attach(run) if isinstance(run, str) else run for run in runs]
+    handles = [attach(run) for run in runs]
     single = len(handles) == 1 and not _several(handles[0])
     if not handles or single:
         raise BadInput(
