@@ -119,7 +119,7 @@ def attach_sweep(study: str = "last") -> "tuning.Sweep":
     return tuning.attach_sweep(study)
 
 
-def chaos(run: Run | str, **spec: Any) -> "ChaosRunner":
+def chaos(run: Run | str, /, **spec: Any) -> "ChaosRunner":
     """Inject faults into a running run; see `kdlab.run.handle.chaos.chaos`."""
     return trouble.chaos(attach(run), **spec)
 

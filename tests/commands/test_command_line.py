@@ -334,10 +334,13 @@ def test_an_order_that_cannot_be_is_refused_and_not_written(
     assert orders(training) == []
 
 
-def test_chaos_names_the_kinds_there_are(kdlab_cli, training):
-    code, _, err = kdlab_cli("chaos", "last", "kil_teacher=1")
+@pytest.mark.parametrize(
+    ("word", "answer"), [("kil_teacher=1", "kill_teacher"), ("run=1", "no key 'run'")]
+)
+def test_chaos_names_the_kinds_there_are(kdlab_cli, training, word, answer):
+    code, _, err = kdlab_cli("chaos", "last", word)
     assert code == 2
-    assert "kill_teacher" in err
+    assert answer in err
 
 
 def test_a_run_without_a_student_has_nothing_to_hand_out(kdlab_cli, run_folder):

@@ -308,7 +308,7 @@ def test_what_is_in_the_way_is_refused_before_anything_is_measured(elsewhere, pl
 
 
 def test_a_name_longer_than_files_allow_is_refused(elsewhere):
-    with pytest.raises(BadInput, match="200 at most"):
+    with pytest.raises(BadInput, match="is no path"):
         places("a" * 300, force=True)
 
 

@@ -97,7 +97,7 @@ class OtherTargets:
         return sorted(path for path in intact[-1].iterdir() if path.is_file())
 
 
-def chaos(run: "Run", report: Emit = discard_event, **spec: Any) -> ChaosRunner:
+def chaos(run: "Run", /, report: Emit = discard_event, **spec: Any) -> ChaosRunner:
     """Inject faults into a running run, from a notebook; the keys are those of `chaos:` in a spec.
 
         trouble = kdlab.chaos(run, kill_teacher=1, every_s=5, events=3)
