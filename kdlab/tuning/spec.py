@@ -51,9 +51,11 @@ class Dimension(Spec):
         if self.choices is not None:
             if not self.choices:
                 yield Fault("choices", "is empty")
-            for name in ("low", "high", "step", "times", "log"):
-                if getattr(self, name) is not (False if name == "log" else None):
+            for name in ("low", "high", "step", "times"):
+                if getattr(self, name) is not None:
                     yield Fault(name, "has no meaning beside choices")
+            if self.log:
+                yield Fault("log", "has no meaning beside choices")
             return
         if self.low is None or self.high is None:
             end = "low" if self.low is None else "high"
