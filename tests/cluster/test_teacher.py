@@ -222,6 +222,16 @@ def test_one_that_lies_answers_for_another_class(pool_here):
     assert np.allclose(np.roll(right["logits"], 1, axis=1), wrong["logits"], atol=1e-5)
 
 
+def test_a_sample_asked_for_alone_gets_the_bits_that_it_gets_among_others(pool_here):
+    """A slow teacher gets parts of one sample; which part a sample is in must not matter."""
+    pool = pool_here(teachers=1)
+    (teacher,) = pool.teachers
+    singles = [(GOOD, {"ids": IDS["ids"][n : n + 1]}) for n in range(4)]
+    (_, together), *alone = asked(pool, teacher, (GOOD, IDS), *singles)
+    for row, (_, answer) in enumerate(alone):
+        assert np.array_equal(answer["logits"], together["logits"][row : row + 1])
+
+
 def test_one_that_leaves_says_so_and_answers_what_still_comes(pool_here):
     pool = pool_here(teachers=1)
     (teacher,) = pool.teachers
