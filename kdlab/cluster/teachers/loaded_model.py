@@ -165,8 +165,7 @@ class LoadedModel:
     def measure(self) -> None:
         """Measure t_t of EDL-Dist, samples/s without the cost of inputs (3.2), and the batch size.
 
-        Sizes take turns, so that a drift of the machine affects all; none is larger than one
-        that took longer than a part may.
+        Sizes take turns, so that drift affects all, up to one that takes longer than a part may.
         """
 
         def prepared(size: int) -> float:
