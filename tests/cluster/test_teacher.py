@@ -227,9 +227,9 @@ def test_a_sample_asked_for_alone_gets_the_bits_that_it_gets_among_others(pool_h
     pool = pool_here(teachers=1)
     (teacher,) = pool.teachers
     singles = [(GOOD, {"ids": IDS["ids"][n : n + 1]}) for n in range(4)]
-    (_, together), *alone = asked(pool, teacher, (GOOD, IDS), *singles)
-    for row, (_, answer) in enumerate(alone):
-        assert np.array_equal(answer["logits"], together["logits"][row : row + 1])
+    (_, batch), *answers = asked(pool, teacher, (GOOD, IDS), *singles)
+    for row, (_, answer) in enumerate(answers):
+        assert np.array_equal(answer["logits"], batch["logits"][row : row + 1])
 
 
 def test_one_that_leaves_says_so_and_answers_what_still_comes(pool_here):
