@@ -388,12 +388,12 @@ class Fewer(nn.Module):
 
     def forward(self, views):
         scores = self.layer(views.flatten(1))
-        return scores[1:] if len(scores) % 20 == 0 else scores
+        return scores[1:] if len(scores) > 4 else scores
 
 @kdlab.register("models/loses_a_row_here")
 @dataclass(frozen=True, kw_only=True)
 class LosesARow(ModelSpec):
-    """Answers twenty images, or forty, with one row too few: no probe sees it."""
+    """Answers five or more images with one row too few: no probe sees it."""
 
     def architecture(self, num_classes, in_chans):
         return Fewer(num_classes, in_chans)
@@ -417,6 +417,6 @@ def test_a_model_that_loses_a_row_is_found_out(pool_here, served, deployment, tm
     )  # fmt: skip
     pool = pool_here(deployed, teachers=1)
     with pytest.raises(
-        NoTeacherLeft, match=r"answered with shape \(19, 10\) for 20 samples"
+        NoTeacherLeft, match=r"answered with shape \(\d+, 10\) for \d+ samples"
     ):
         served(pool, wait_s=0.5)
