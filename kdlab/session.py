@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kdlab.errors import BadInput
+from kdlab.experiment.folder import find_sweep
 from kdlab.lazy import lazy
 from kdlab.run import Run, attach
 from kdlab.run.catalogue import Registry
@@ -159,7 +160,7 @@ def page(*watched: "Run | tuning.Sweep | str") -> str:
     Raises:
         BadInput: nothing was given, a sweep with others, or there is none of a name.
     """
-    handles = [_handle(one) for one in watched]
+    handles = [find_job(one) for one in watched]
     runs = [one for one in handles if isinstance(one, Run)]
     sweeps = [one for one in handles if not isinstance(one, Run)]
     if not watched or (sweeps and len(watched) > 1):
@@ -175,10 +176,15 @@ def page(*watched: "Run | tuning.Sweep | str") -> str:
     return page_file.page_file(view, ", ".join(one.id for one in handles))
 
 
-def _handle(job: "Run | tuning.Sweep | str") -> "Run | tuning.Sweep":
-    if isinstance(job, str) and job.startswith("sweeps/"):
-        return tuning.attach_sweep(job.removeprefix("sweeps/"))
-    return attach(job) if isinstance(job, str) else job
+def find_job(job: "Run | tuning.Sweep | str") -> "Run | tuning.Sweep":
+    """Return the handle of a run, or of a sweep for sweeps/NAME; a handle is returned as it is."""
+    if not isinstance(job, str):
+        return job
+    if not job.startswith("sweeps/"):
+        return attach(job)
+    study = job.removeprefix("sweeps/")
+    find_sweep(study)  # before Optuna is imported
+    return tuning.attach_sweep(study)
 
 
 viewers.update(run=_monitor, experiment=_builder, sweep=_sweep_view)

@@ -122,17 +122,18 @@ def test_a_live_view_of_several_needs_one(stand_in):
         session.live()
 
 
-def test_runs_and_sweeps_are_given_by_name_too(stand_in, elsewhere):
+def test_runs_and_sweeps_are_given_by_name_too(stand_in, elsewhere, monkeypatch):
     """`kdlab.compare` took names, and the others failed on them."""
     run = WrittenRun().begin().train(1).handle
     chaos = stand_in("kdlab.run.handle.chaos.chaos")
     lives = stand_in("kdlab.notebook.runs_together.RunsTogether", View())
     sweeps = stand_in("kdlab.tuning.attach_sweep", "sweep")
+    monkeypatch.setattr(session, "find_sweep", lambda study: None)
     session.chaos(run.id, kill_teacher=1)
     session.live(run.id, run)
     ((attached,), _), (([first, second],), _) = chaos[0], lives[0]
-    assert {attached.id, first.id, second.id, session._handle("last").id} == {run.id}
-    assert session._handle("sweeps/mine") == "sweep"
+    assert {attached.id, first.id, second.id, session.find_job("last").id} == {run.id}
+    assert session.find_job("sweeps/mine") == "sweep"
     assert sweeps == [(("mine",), {})]
     assert run.id in session.page(run.id)
     for call in (session.page, session.live, session.chaos):

@@ -2,8 +2,9 @@
 
 import argparse
 
-from kdlab.commands.command import find_job, json_flag, report_run, say, show, start_run
+from kdlab.commands.command import json_flag, report_run, say, show, start_run
 from kdlab.run import Run
+from kdlab.session import find_job
 
 ABOUT = "watch a run; Ctrl-C leaves it running"
 

@@ -11,16 +11,13 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kdlab.events.event import Event
-from kdlab.experiment.folder import find_sweep
 from kdlab.ranges import Range
 from kdlab.report.table import visible
 from kdlab.report.verdict_picture import PICTURE
-from kdlab.run import attach
 
 if TYPE_CHECKING:
     from kdlab.run import Run
     from kdlab.run.handle.job_handle import JobHandle
-    from kdlab.tuning import Sweep
 
 FollowedJob = TypeVar("FollowedJob", bound="JobHandle")  # a run or a sweep
 _STOPS = (signal.SIGINT, signal.SIGTERM)
@@ -92,17 +89,6 @@ def answer(result: object, *, as_json: bool) -> None:
     """Print the object of a result where --json asks for it."""
     if as_json:
         print(json.dumps(result))
-
-
-def find_job(name: str) -> "Run | Sweep":
-    """Return the handle of a run, or of a sweep for sweeps/NAME."""
-    if name.startswith("sweeps/"):
-        study = name.removeprefix("sweeps/")
-        find_sweep(study)  # before Optuna is imported
-        from kdlab.tuning import attach_sweep
-
-        return attach_sweep(study)
-    return attach(name)
 
 
 def start_job(

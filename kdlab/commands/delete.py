@@ -3,8 +3,9 @@
 import argparse
 import sys
 
-from kdlab.commands.command import find_job, print_text, say
+from kdlab.commands.command import print_text, say
 from kdlab.errors import BadInput
+from kdlab.session import find_job
 
 ABOUT = "delete runs that have ended, with their folders"
 

@@ -2,7 +2,8 @@
 
 import argparse
 
-from kdlab.commands.command import find_job, print_text
+from kdlab.commands.command import print_text
+from kdlab.session import find_job
 
 ABOUT = "give a run tags and a note, or hide it from kdlab runs"
 

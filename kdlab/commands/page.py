@@ -2,10 +2,11 @@
 
 import argparse
 
-from kdlab.commands.command import find_job, print_text
+from kdlab.commands.command import print_text
 from kdlab.config.folders import user_path
 from kdlab.errors import BadInput
 from kdlab.report.page import write
+from kdlab.session import find_job
 
 ABOUT = "a run, a comparison of runs or a sweep as one HTML file to send"
 

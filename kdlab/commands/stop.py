@@ -2,7 +2,8 @@
 
 import argparse
 
-from kdlab.commands.command import find_job, json_flag, show
+from kdlab.commands.command import json_flag, show
+from kdlab.session import find_job
 
 ABOUT = "stop a run gracefully: finish the step and save"
 

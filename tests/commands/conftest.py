@@ -43,9 +43,9 @@ def attached(monkeypatch):
 
     def put(handle):
         names = []
-        asking = ("chaos", "command", "control", "examine", "scale")
+        asking = ("chaos", "control", "examine", "scale")
         places = [f"kdlab.commands.{name}.attach" for name in asking]
-        for place in (*places, "kdlab.tuning.attach_sweep"):
+        for place in (*places, "kdlab.session.attach", "kdlab.tuning.attach_sweep"):
             monkeypatch.setattr(place, lambda name: names.append(name) or handle)
         return names
 

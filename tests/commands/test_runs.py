@@ -47,7 +47,7 @@ def test_ctrl_c_leaves_a_run_that_is_watched(typed, attached):
 
 
 def test_a_sweep_has_its_outcome(typed, attached, monkeypatch):
-    monkeypatch.setattr("kdlab.commands.command.find_sweep", lambda study: None)
+    monkeypatch.setattr("kdlab.session.find_sweep", lambda study: None)
     handle = ARun({"study": "s"})
     handle.outcome = "best: lr=0.1"
     names = attached(handle)
