@@ -1,13 +1,12 @@
 """Dask's RPC with deadlines, and Dask's settings in kdlab's processes.
 
-Every remote call has a deadline: a call to a stopped process never returns, and Dask waits
-30 s for a dead host by default.
+Without a deadline a call to a stopped process never returns; Dask waits 30 s for a dead host.
 """
 
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 import dask
@@ -147,8 +146,7 @@ def register_plugin(address: str, tls: Files | None, plugin: object) -> dict[str
 def run_isolated(call: Callable[[], Awaitable[T]]) -> T:
     """Run a coroutine to its end in a separate thread.
 
-    The caller may have a running event loop already, as every notebook cell has. An
-    interrupted caller does not wait for the call.
+    Its caller may be within an event loop, as a notebook's cell is; an interrupt ends the wait.
     """
 
     async def run() -> T:
@@ -164,4 +162,6 @@ def run_isolated(call: Callable[[], Awaitable[T]]) -> T:
             done.set_exception(error)
 
     threading.Thread(target=work, name="kdlab-call", daemon=True).start()
+    while not done.done():  # a signal just before a wait without a limit would not end it
+        wait([done], timeout=0.5)
     return done.result()
