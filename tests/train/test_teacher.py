@@ -37,7 +37,8 @@ class Events(list):
         self.append(event.KIND)
 
 
-def test_trained_once_and_kept(digits):
+def test_trained_once_and_kept(digits, tmp_path, monkeypatch):
+    monkeypatch.setenv("KDLAB_HOME", str(tmp_path))  # another test may have trained it
     first, again = Events(), Events()
     teacher = prepare(spec(), first.emit)
     assert "teacher_training" in first
