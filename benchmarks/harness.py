@@ -242,6 +242,7 @@ class Scratch(ExitStack):
                 for message in child.messages():
                     if "done" in message:
                         results[number] = from_builtins(kind, message["done"])
+                        pulse.does(f"{len(results)} of {len(each)} done")
                     elif "say" in message:
                         pulse.say(str(message["say"]))
                     elif "doing" in message:

@@ -17,6 +17,7 @@ from msgspec.structs import fields
 
 from kdlab.data.shown import InputSpec
 from kdlab.events.event import Event
+from kdlab.events.runs import LoggedData
 
 
 class OfClasses:
@@ -101,12 +102,17 @@ def listens(port):
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-_USUAL = {int: 0, float: 0.0, str: "", bool: False, list: [], dict: {}}
+_COUNTS = dict.fromkeys(("classes", "train", "validation", "test"), 0)
+_NO_DATA = {"name": "", "digest": "", "shape": [], **_COUNTS}
+_USUAL = {
+    int: 0, float: 0.0, str: "", bool: False, list: [], dict: {}, LoggedData: _NO_DATA,
+}  # fmt: skip
 
 
 def event(kind, time=0.0, member="served/seed0", **facts):
     """An event of this kind; a field that is not given has something usual.
 
+    Of the facts of a data set, some may be given.
     A field that the kind does not have fails, unless its other facts stand beside its own.
     """
     cls = Event.KINDS[kind]
@@ -117,6 +123,8 @@ def event(kind, time=0.0, member="served/seed0", **facts):
     for name, field in known.items():
         if field.required and name not in facts:
             facts[name] = _usual(hints[name])
+    if isinstance(facts.get("dataset"), dict):
+        facts["dataset"] = LoggedData(**_NO_DATA | facts["dataset"])
     return cls(time=time, member=member, **facts)
 
 

@@ -1,4 +1,4 @@
-"""Runs that a test writes by hand: their folder, and what happens in it next."""
+"""Runs that a test writes by hand: their folder, what happens in it next, and results."""
 
 from tests_support import event, hold
 
@@ -8,6 +8,22 @@ from kdlab.codec import to_builtins
 from kdlab.config.home import write_json
 from kdlab.events.log import EventLog
 from kdlab.run.handle.run import Run, create_folder
+from kdlab.train.evaluate import Accuracy
+from kdlab.train.result import MemberResult
+
+
+def result_of(member, **facts):
+    """A made-up result of a training; accuracies are 60 % where none are given."""
+    source, _, seed = member.partition("/seed")
+    usual = dict(
+        member=member, source=source, seed=int(seed), parameters=1000,
+        last=Accuracy(60.0, 90.0, 100), best=Accuracy(60.0, 90.0, 100),
+        validation_last=61.0, validation_best=62.0, best_epoch=2, epochs=2, steps=16,
+        samples_per_second=100.0, train_seconds=5.0, wall_seconds=6.0, seen=480, lost=0,
+        repeated=0, rolled_back=0, figures={}, teacher_top1=None,
+        model_path="student.safetensors", best_path="best.safetensors",
+    )  # fmt: skip
+    return MemberResult(**usual | facts)
 
 
 class WrittenRun:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, ClassVar, Self, dataclass_transform
 
-from msgspec import field
+from msgspec import Struct, field
 from msgspec.structs import fields, replace
 
-from kdlab.codec import Tagged, TaggedMeta, snake
+from kdlab.codec import Tagged, TaggedMeta, snake, to_builtins
 
 BEFORE = {  # earlier names of kinds, as logs may have them
     "chaos": "chaos_caused",
@@ -89,7 +89,7 @@ class Event(Tagged, metaclass=_EventMeta, kind=None):
             if name == self.SPREAD:
                 record |= value
             elif value is not None or not needless:
-                record[name] = value
+                record[name] = to_builtins(value) if isinstance(value, Struct) else value
         return record
 
     def text(self) -> str:

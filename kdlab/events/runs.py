@@ -3,9 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import field
+from msgspec import Struct, field
 
 from kdlab.events.event import Event
+
+
+class LoggedData(Struct, frozen=True):
+    """Facts of a run's data set."""
+
+    name: str
+    digest: str
+    classes: int
+    shape: list[int]  # (C, H, W)
+    train: int  # images, as are the next two
+    validation: int
+    test: int
 
 
 class RunStarted(Event, line="run {run_id} ({experiment})"):
@@ -21,7 +33,7 @@ class RunStarted(Event, line="run {run_id} ({experiment})"):
     versions: Mapping[str, str]  # of Python, kdlab and its libraries
     git: str | None  # commit of the working folder
     thresholds: list[float | None]  # lt and ut, in samples
-    dataset: Mapping[str, object]  # name, digest, classes, shape, counts of images
+    dataset: LoggedData
     tracking_uri: str | None  # of MLflow; None: it is not tracked
 
 

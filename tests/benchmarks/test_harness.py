@@ -120,6 +120,13 @@ def test_processes_say_what_they_found(asked):
 
 
 @pytest.mark.processes
+def test_how_many_are_done_is_said_in_silences(asked, monkeypatch):
+    monkeypatch.setattr(harness, "_SILENT_S", 0.0)  # all the time
+    _, lines = asked(1, 3, 5)
+    assert {line.split(",")[0] for line in lines} & {"1 of 3 done", "2 of 3 done"}
+
+
+@pytest.mark.processes
 def test_one_that_ends_before_it_is_done_ends_all(asked):
     with pytest.raises(
         ClusterError, match=r"ended before it was done(.|\n)*it was the second"

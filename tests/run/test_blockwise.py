@@ -44,7 +44,7 @@ def test_a_run_trains_every_sample_once_and_shows_its_plan(kdlab_home, elsewhere
     assert result["method"] == "methods/blockwise"
     assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
     dataset = next(iter(select(run.folder.events, "run_started"))).dataset
-    assert result["samples_seen"] == 2 * dataset["train"]
+    assert result["samples_seen"] == 2 * dataset.train
     folder = run.path / "members" / "tr" / "seed0"
     plan = json.loads((folder / "plan.json").read_text())
     (pipeline,) = plan["programme"]["plans"]

@@ -25,7 +25,7 @@ from kdlab.events.event import Event
 from kdlab.events.general import Warned
 from kdlab.events.log import EventLog
 from kdlab.events.run_state import TOP1, RunState
-from kdlab.events.runs import RunStarted
+from kdlab.events.runs import LoggedData, RunStarted
 from kdlab.events.teachers import AllTeachersLost, TeacherJoined
 from kdlab.events.training import EpochDone, StepLogged
 from kdlab.experiment.folder import PATIENCE_S, RunFolder, RunStatus
@@ -104,9 +104,7 @@ class Alerts(JobHandle):
             case TeacherJoined() | RunStarted():
                 self.gone = inf
             case EpochDone() if event.time >= self.since and self.run.started:
-                data = self.run.started.dataset
-                classes, images = (int(str(data[key])) for key in ("classes", "validation"))
-                self._learning(event, classes, images)
+                self._learning(event, self.run.started.dataset)
             case StepLogged():
                 self.gone, seconds = inf, event.time - self.begin
                 if self.run.now is not before or event.step < step:
@@ -122,12 +120,12 @@ class Alerts(JobHandle):
             words = f"No teacher is left; the student has waited for {waits:.0f} s."
             self.alert("starves", words, now)
 
-    def _learning(self, event: EpochDone, classes: int, images: int) -> None:
+    def _learning(self, event: EpochDone, data: LoggedData) -> None:
         curve = [top1 for _, top1 in self.run.newest.curves.get((TOP1, "student"), ())]
-        if len(curve) < _EPOCHS or min(classes, images) < 2:
+        if len(curve) < _EPOCHS or min(data.classes, data.validation) < 2:
             return
-        guess, best, last = 100 / classes, max(curve), max(curve[-_EPOCHS:])
-        if last <= max(guessed(guess, images), (best + guess) / 2):
+        guess, best, last = 100 / data.classes, max(curve), max(curve[-_EPOCHS:])
+        if last <= max(guessed(guess, data.validation), (best + guess) / 2):
             words = f"{event.member}: for {_EPOCHS} epochs top-1 on validation is {last:.1f} % at "
             words += (
                 f"most, it was {best:.1f} % at best; a guess is right in {guess:.1f} %."

@@ -8,7 +8,7 @@ import torch
 
 from kdlab.events.event import Emit
 from kdlab.events.general import Warned
-from kdlab.events.runs import OverviewWritten, RunStarted
+from kdlab.events.runs import LoggedData, OverviewWritten, RunStarted
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.models.exported import load_exported
@@ -40,15 +40,15 @@ def announcement(
         versions=versions(),
         git=git_commit(),
         thresholds=list(spec.soft_labels.bounds(spec.train.batch)),
-        dataset={
-            "name": data.name,
-            "digest": data.digest,
-            "classes": len(data.classes),
-            "shape": list(data.shape),
-            "train": len(data.train),
-            "validation": len(data.validation),
-            "test": len(data.test),
-        },
+        dataset=LoggedData(
+            name=data.name,
+            digest=data.digest,
+            classes=len(data.classes),
+            shape=list(data.shape),
+            train=len(data.train),
+            validation=len(data.validation),
+            test=len(data.test),
+        ),
         tracking_uri=tracking_uri,
     )
 

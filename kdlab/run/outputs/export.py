@@ -135,7 +135,7 @@ def export_facts(run: RunFolder, student: Path, licence: str | None) -> dict[str
         licence: of its weights, as a model hub names it; None is that of the published weights it
             started from, or "unknown".
     """
-    begun, data = started(run)
+    begun = started(run)
     folder = student.parent
     report = MemberResult.read(folder) or MemberResult.read(folder.parent)
     teacher = top1 = None
@@ -148,10 +148,10 @@ def export_facts(run: RunFolder, student: Path, licence: str | None) -> dict[str
         "kdlab_version": begun.versions.get("kdlab", ""),
         "run": run.run_id,
         "member": folder.relative_to(run.path / "members").as_posix(),
-        "dataset": data.name,
+        "dataset": begun.dataset.name,
         "licence": licence or _licence(begun.spec.get("student")),
         "test_top1": top1,
-        "test_images": data.test,
+        "test_images": begun.dataset.test,
         "teacher": teacher,
     }
 

@@ -167,7 +167,7 @@ class StudentWithTeacher:
 
     def costs(self) -> dict[str, dict[str, float]]:
         """Return costs of the student, and of the teacher if this machine has its weights."""
-        _, data = started(self.run)
+        data = started(self.run).dataset
         teachers = self._teachers(data.classes) if was_taught(self.run) else None
         return costs_beside(self.student, teachers, data.classes, data.shape)
 

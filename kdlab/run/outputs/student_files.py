@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from kdlab.codec import MessageError, from_builtins
 from kdlab.config.home import recall_as
 from kdlab.errors import BadInput, NotFoundError, WeightsError
+from kdlab.events.event import OtherEvent
 from kdlab.events.log import select
 from kdlab.events.runs import RunStarted
 from kdlab.experiment.folder import RunFolder
@@ -16,36 +15,21 @@ from kdlab.models.model import read_card
 from kdlab.train.result import MemberResult
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedData:
-    """Facts of a run's data set from its log."""
-
-    name: str
-    classes: int
-    shape: list[int]
-    test: int  # images
-
-
-@dataclass(frozen=True, slots=True)
-class _Validated:
-    """The part of a member's result.json that decides which student is taken."""
-
-    member: str
-    teacher_top1: float | None
-    validation_last: float  # percent; NaN where nothing was validated
-    validation_best: float
-
-
-def started(run: RunFolder) -> tuple[RunStarted, LoggedData]:
-    """Return the first start in a run's log, and its data set; BadInput where it is damaged."""
+def started(run: RunFolder) -> RunStarted:
+    """Return the first start in a run's log; BadInput where it is damaged."""
+    why = "no such event"
     try:
-        begun = next(select(run.events, RunStarted))
-        return begun, from_builtins(LoggedData, begun.dataset)
-    except (StopIteration, OSError, MessageError) as error:
-        raise BadInput(
-            f"Run {run.run_id} has a damaged log: {run.events} does not tell how it started "
-            f"({str(error) or 'no such event'}). Its students are intact. Restore the log."
-        ) from error
+        match next(select(run.events, "run_started"), None):
+            case RunStarted() as begun:
+                return begun
+            case OtherEvent() as damaged:
+                why = damaged.why or "a field is missing"
+    except OSError as error:
+        why = str(error)
+    raise BadInput(
+        f"Run {run.run_id} has a damaged log: {run.events} does not tell how it started ({why}). "
+        "Its students are intact. Restore the log."
+    )
 
 
 def student_file(run: RunFolder, member: str | None, *, best: bool) -> tuple[Path, str]:
@@ -79,9 +63,9 @@ def _on_validation(run: RunFolder, *, best: bool) -> list[tuple[str, float]]:
 
     Among equals those with a teacher come first, then by name.
     """
-    ranked = list[tuple[_Validated, float]]()
+    ranked = list[tuple[MemberResult, float]]()
     for path in sorted((run.path / "members").glob("*/*/result.json")):
-        facts = recall_as(_Validated, path, "Its student may not be taken.")
+        facts = recall_as(MemberResult, path, "Its student may not be taken.")
         if facts is not None and is_student(path.parent):
             ranked.append((facts, facts.validation_best if best else facts.validation_last))
     if len(ranked) < 2 or any(math.isnan(top1) for _, top1 in ranked):

@@ -178,7 +178,7 @@ class _EventFacts:
         for event in read_all(run.events):
             match event:
                 case RunStarted():
-                    facts.validated = int(str(event.dataset["validation"]))
+                    facts.validated = event.dataset.validation
                     facts.findings.clear()
                 case EpochDone(validation_top1=float(top1)):
                     facts.curves.setdefault(event.member, {})[event.epoch] = top1

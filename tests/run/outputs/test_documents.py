@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from tests_support import event, student_card
+from written_runs import result_of
 
 import kdlab
 from kdlab.errors import BadInput
@@ -31,24 +32,17 @@ from kdlab.run.outputs.documents import (
 )
 from kdlab.run.outputs.tracking_sync import sync_all
 from kdlab.train.evaluate import Accuracy
-from kdlab.train.result import MemberResult
-
-TOP1 = Accuracy(60.0, 90.0, 100)
 
 
 def setup_of(*settings):
     return TrainingSetup(kdlab.load("smoke/in_process", *settings).spec)
 
 
-def report(folder, member="in_process/seed0", top1=60.0, **more):
-    source, _, seed = member.partition("/seed")
-    return MemberResult(
-        last=Accuracy(top1, 90.0, 100), best=TOP1, validation_last=61.0,
-        validation_best=62.0, best_epoch=2, epochs=2, steps=16, samples_per_second=100.0,
-        train_seconds=5.0, seen=480, lost=0, repeated=0, rolled_back=0, figures={},
+def report(folder, member="in_process/seed0", top1=60.0):
+    return result_of(
+        member, last=Accuracy(top1, 90.0, 100), teacher_top1=80.0,
         model_path=str(folder / "student.safetensors"),
-        best_path=str(folder / "best.safetensors"), parameters=1000, member=member,
-        source=source, seed=int(seed), wall_seconds=6.0, teacher_top1=80.0, costs={}, **more,
+        best_path=str(folder / "best.safetensors"),
     )  # fmt: skip
 
 
@@ -73,9 +67,9 @@ def test_the_first_event_says_what_is_trained_on_what_and_by_what():
     assert started.spec_hash == setup.spec_hash
     assert started.tracking_uri == "sqlite:///x"
     data = setup.data
-    assert started.dataset["digest"] == data.digest
-    assert (started.dataset["classes"], started.dataset["shape"]) == (10, [1, 8, 8])
-    assert started.dataset["train"] == len(data.train)
+    assert started.dataset.digest == data.digest
+    assert (started.dataset.classes, started.dataset.shape) == (10, [1, 8, 8])
+    assert started.dataset.train == len(data.train)
     assert started.versions["kdlab"]
     assert len(started.thresholds) == 2
     ungrouped = setup_of({"tracking.experiment": None})

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests_support import event, student_card
+from written_runs import result_of
 
 import kdlab
 from kdlab.errors import BadInput, DataError, NotFoundError, WeightsError
@@ -65,8 +66,7 @@ def test_the_student_that_the_result_describes_is_meant_when_none_is_named(run):
 
 def validated(run, name, last, best=None, teacher=None):
     facts = {"validation_last": last, "validation_best": best or last}
-    facts |= {"member": name, "teacher_top1": teacher}
-    (write(run, name, best=True) / "result.json").write_text(json.dumps(facts))
+    result_of(name, teacher_top1=teacher, **facts).write(write(run, name, best=True))
 
 
 def test_of_several_the_best_on_validation_is_taken_and_it_is_said(run):
@@ -119,15 +119,19 @@ def test_a_log_without_its_start_is_named(run, damage):
     log = EventLog(run.events)
     log.emit(event("run_started", run_id="r1", dataset=facts))
     log.close()
-    begun, data = started(run)
-    assert (begun.run_id, data.name, data.test) == ("r1", "photos", 9)
+    begun = started(run)
+    assert begun.run_id == "r1"
+    assert {name: getattr(begun.dataset, name) for name in facts} == facts
+    why = ""
     if isinstance(damage, str):
-        facts["classes"] = "many"
-        log = run.events.read_text().splitlines()
-        wrong = facts if damage == "classes" else {}
-        damage = json.dumps(json.loads(log[-1]) | {"dataset": wrong}).encode() + b"\n"
+        line = json.loads(run.events.read_text().splitlines()[-1])
+        wrong = line["dataset"] | {"classes": "many"} if damage == "classes" else {}
+        why = r".*classes.*\(line 1\)" if wrong else "a field is missing"
+        damage = json.dumps(line | {"dataset": wrong}).encode() + b"\n"
     run.events.unlink() if damage is None else run.events.write_bytes(damage)
-    with pytest.raises(BadInput, match=r"r1 has a damaged log: .*events\.jsonl does not"):
+    with pytest.raises(
+        BadInput, match=rf"r1 has a damaged log: .*events\.jsonl does not.*{why}"
+    ):
         started(run)
 
 
