@@ -5,10 +5,12 @@ python -m benchmarks.reproduce.charts docs/pictures
 
 import sys
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks.reproduce.command import kept_result
 from benchmarks.reproduce.freshness import changed_since
+from benchmarks.reproduce.result import curves_in, names
 from kdlab.config import load as loader
 from kdlab.config.check import construct
 from kdlab.papers.edl_dist.in_flight import Part
@@ -26,6 +28,9 @@ _PLANS = {"LS": "layer by layer (LS)", "TR+IR": "all on all (IR)", "TR+DPU+AHD":
 _GLOBAL, _LOCAL = "top-1 of the global model, %", "top-1 of a local model, %"
 _TAKEN_IN = "MB taken in by each worker"
 _LEFT, _PER_POINT, _STEP = 150, 7, 21  # pixels: left of bars, per point, from bar to bar
+
+# Curves of EC-DNN's Table 1, with their names in the picture.
+_CURVES = {"ec": "EC-DNN", "e": "E-DNN", "ma": "MA-DNN", "s": "S-DNN"}
 
 _STORM_LEFT, _STORM_WIDE = 220, 330  # pixels
 _PLACING, _PLACING_S = "simulations/edl_dist/placing", 5.0
@@ -134,6 +139,24 @@ def rivals() -> str:
     return picture(note, parts, y + 30, "ec_dnn/rivals")
 
 
+def ec_dnn_curves() -> str:
+    """SVG: test error of EC-DNN and its rivals over seconds, means of the seeds."""
+    name = "ec_dnn/table1"
+    seen, panels = curves_in(names()[name], name), []
+    late = ", measured before the code changed" if changed_since(kept_result(name)) else ""
+    for of, models in (("g", "the global model"), ("l", "a local model")):
+        curves = {
+            words: [
+                (fmean(x for x, _ in points), fmean(y for _, y in points))
+                for points in zip(*seen[f"{key}_{of}"], strict=True)
+            ]
+            for key, words in _CURVES.items()
+        }
+        title = f"Test error of {models}, %{late}"
+        panels.append(Panel(title, curves, across="seconds on machines side by side"))
+    return svg(panels)
+
+
 def storm() -> str:
     """SVG: seconds to 3,000 steps without and with failures, and the samples they cost."""
     numbers = _numbers("storm")
@@ -202,5 +225,5 @@ def placing() -> str:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    for chart in (headline, engines, pipelines, rivals, storm, placing):
+    for chart in (headline, engines, pipelines, rivals, ec_dnn_curves, storm, placing):
         (folder / f"{chart.__name__}.svg").write_text(chart(), encoding="utf-8")

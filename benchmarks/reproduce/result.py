@@ -91,6 +91,18 @@ def undefined_in(folder: Path, name: str) -> dict[RowKey, str]:
     }
 
 
+def curves_in(folder: Path, name: str) -> dict[str, list[Points]]:
+    """Return the curves of a kept result by name: the points (x, y) of each seed."""
+    return {
+        line["curve"]: [
+            [(float(x), float(y)) for x, y in map(str.split, points.split("; "))]
+            for points in line["points"].split(" | ")
+        ]
+        for line in _read(folder / "curves.csv")
+        if line["name"] == name
+    }
+
+
 def keep(folder: Path, facts: Facts, rows: Sequence[Spec]) -> Path:
     """Write a result of these claimed rows into the tables of a folder, in place of an older one.
 
