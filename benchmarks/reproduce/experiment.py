@@ -21,6 +21,7 @@ from kdlab.errors import BadInput, ModelError
 from kdlab.events.blockwise import BlocksChosen
 from kdlab.events.event import Event
 from kdlab.events.log import select
+from kdlab.events.runs import MemberDone, RunStarted
 from kdlab.events.training import EpochDone
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.models.exported import load_exported
@@ -143,7 +144,7 @@ class Trained(MeasurementSpec):
                 )
             say(f"training: {variant}")
         run = experiment.start(say)
-        result = run.wait(lambda event: _say_epoch(event, say)).result
+        result = run.wait(_Progress(say).on_event).result
         rows = sorted(result["runs"], key=lambda row: row["seed"])
         values: dict[str, list[float]] = {}
 
@@ -346,8 +347,21 @@ def _differences(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]
     return differences
 
 
-def _say_epoch(event: Event, say: EmitLine) -> None:
-    if isinstance(event, EpochDone):
-        top1 = event.validation_top1
-        shown = "" if top1 is None else f", top-1 on validation {top1:.2f} %"
-        say(f"{event.member}: epoch {event.epoch}{shown}")
+class _Progress:
+    """Says what a run prints in a terminal, its epochs, and how many trainings are done."""
+
+    def __init__(self, say: EmitLine) -> None:
+        self._say, self._members, self._done = say, 0, 0
+
+    def on_event(self, event: Event) -> None:
+        if line := event.text():
+            self._say(line)
+        match event:
+            case RunStarted():
+                self._members = len(event.members)
+            case EpochDone(validation_top1=top1):
+                shown = "" if top1 is None else f", top-1 on validation {top1:.2f} %"
+                self._say(f"{event.member}: epoch {event.epoch}{shown}")
+            case MemberDone():
+                self._done += 1
+                self._say(f"{event.member} is trained, {self._done} of {self._members}")

@@ -325,7 +325,10 @@ def test_a_variant_stands_where_a_source_does(elsewhere, kdlab_home):
         variants={"cool": {"loss.temperature": 1}, "hot": {"loss.temperature": 8}},
         curves=True,
     )
-    measured = spec.measure(elsewhere, lambda line: None)
+    lines = []
+    measured = spec.measure(elsewhere, lines.append)
+    assert lines.count("training in_process/seed0") == 2
+    assert lines.count("in_process/seed0 is trained, 1 of 1") == 2
     cool, hot = measured.values["top1/cool"][0], measured.values["top1/hot"][0]
     assert measured.values["top1/cool-hot"] == [cool - hot]
     assert measured.values["top1/teacher of hot"] == measured.values["top1/teacher of cool"]
