@@ -102,10 +102,8 @@ def listens(port):
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-_COUNTS = dict.fromkeys(("classes", "train", "validation", "test"), 0)
-_NO_DATA = {"name": "", "digest": "", "shape": [], **_COUNTS}
 _USUAL = {
-    int: 0, float: 0.0, str: "", bool: False, list: [], dict: {}, LoggedData: _NO_DATA,
+    int: 0, float: 0.0, str: "", bool: False, list: [], dict: {}, LoggedData: {},
 }  # fmt: skip
 
 
@@ -124,7 +122,8 @@ def event(kind, time=0.0, member="served/seed0", **facts):
         if field.required and name not in facts:
             facts[name] = _usual(hints[name])
     if isinstance(facts.get("dataset"), dict):
-        facts["dataset"] = LoggedData(**_NO_DATA | facts["dataset"])
+        usual = {k: _usual(hint) for k, hint in typing.get_type_hints(LoggedData).items()}
+        facts["dataset"] = LoggedData(**usual | facts["dataset"])
     return cls(time=time, member=member, **facts)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from benchmarks.reproduce.command import kept_result
 from benchmarks.reproduce.freshness import changed_since
-from benchmarks.reproduce.result import curves_in, names
 from kdlab.config import load as loader
 from kdlab.config.check import construct
 from kdlab.papers.edl_dist.in_flight import Part
@@ -141,9 +140,9 @@ def rivals() -> str:
 
 def ec_dnn_curves() -> str:
     """SVG: test error of EC-DNN and its rivals over seconds, means of the seeds."""
-    name = "ec_dnn/table1"
-    seen, panels = curves_in(names()[name], name), []
-    late = ", measured before the code changed" if changed_since(kept_result(name)) else ""
+    result, panels = kept_result("ec_dnn/table1"), []
+    seen = result["curves"]
+    late = ", measured before the code changed" if changed_since(result) else ""
     for of, models in (("g", "the global model"), ("l", "a local model")):
         curves = {
             words: [

@@ -268,7 +268,8 @@ def kept_result(name: str) -> Facts:
     none = dict.fromkeys(results.FOUND)  # of a row that was added to the claim later
     keyed = [(row, (row.row, row.quantity)) for row in spec.rows]
     rows = [facts_of(row, numbers.get(key, none), why.get(key, "")) for row, key in keyed]
-    return results.made_of(folder, name) | words | {"notes": spec.notes, "rows": rows}
+    words |= {"notes": spec.notes, "curves": results.curves_in(folder, name)}
+    return results.made_of(folder, name) | words | {"rows": rows}
 
 
 def stale() -> list[dict[str, Any]]:

@@ -6,13 +6,13 @@ from statistics import stdev
 
 import pytest
 from tests_support import event
+from written_runs import result_of
 
 import kdlab
 from kdlab.events.log import EventLog
 from kdlab.experiment.folder import RunFolder
 from kdlab.run.process.outcome import outcome, row, shares_cores
 from kdlab.train.evaluate import Accuracy
-from kdlab.train.result import MemberResult
 
 COSTS = {"student": {"parameters": 10.0}}
 WAITED = {
@@ -28,26 +28,14 @@ def report(source="none", seed=0, top1=80.0, **more):
         validation_last=70.0,
         validation_best=72.0,
         best_epoch=1,
-        epochs=2,
-        steps=16,
         samples_per_second=1000.0 + seed,
         train_seconds=3.0,
-        seen=480,
-        lost=0,
         repeated=1,
         rolled_back=2,
-        figures={},
-        model_path="student.safetensors",
-        best_path="best.safetensors",
         parameters=10,
-        member=f"{source}/seed{seed}",
-        source=source,
-        seed=seed,
         wall_seconds=4.0,
-        teacher_top1=None,
-        costs={},
     )
-    return MemberResult(**(usual | more))
+    return result_of(f"{source}/seed{seed}", **usual | more)
 
 
 @pytest.fixture
