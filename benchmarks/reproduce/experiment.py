@@ -1,7 +1,7 @@
 """Rows that an experiment measures: accuracies of its trainings, over its seeds."""
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import permutations
@@ -63,6 +63,8 @@ class Trained(MeasurementSpec):
     best_of: names of methods. Of the sources that begin with one, the one whose global model is
         best on validation, by the mean over seeds, is `KIND/best of NAME`. The same name with
         ` at equal bytes` is the best of those that receive no more than the source `within`.
+    choosing_seeds: with these all sources are trained, and the best are chosen by their validation
+        alone; with the other seeds only the chosen ones are trained. Without, all seeds choose.
     by_linear_layer: top1 and top5 are of a linear layer on the student's features, which are
         frozen; it is trained on the labelled training images (train/linear_probe).
     variants: settings by name, each for a run of the experiment; a row has a variant's name in
@@ -78,6 +80,7 @@ class Trained(MeasurementSpec):
     exports: tuple[Literal["pt2", "onnx"], ...] = ()
     best_of: tuple[str, ...] = ()
     within: str | None = None
+    choosing_seeds: tuple[int, ...] = ()
     by_linear_layer: bool = False
     variants: Mapping[str, Any] | None = None
 
@@ -92,11 +95,17 @@ class Trained(MeasurementSpec):
             yield Fault(
                 "variants", "cannot be with exports or pictures: these have one name"
             )
+        if self.choosing_seeds and not self.best_of:
+            yield Fault("choosing_seeds", "choose among best_of, which is empty")
+        if self.choosing_seeds and (self.variants or self.curves or self.exports):
+            yield Fault("choosing_seeds", "cannot be with variants, curves or exports")
 
     def measure(self, folder: Path, say: EmitLine) -> Measured:
         variants: list[tuple[str | None, Any]] = [(None, {})]
         if self.variants is not None:
             variants = [*self.variants.items()]
+        elif self.best_of:
+            variants = [(None, self._choosing())]
         runs = [self._trained(changes, folder, say, name) for name, changes in variants]
         values: dict[str, Sequence[float]] = {}
         curves: dict[str, dict[str, Points]] = {}
@@ -106,7 +115,6 @@ class Trained(MeasurementSpec):
             seen |= run.seen
             for panel, lines in run.curves.items():
                 curves.setdefault(panel, {}).update(lines)
-        facts = {"seeds": runs[0].facts["seeds"]}
         shares, undefined = shares_of_time(seen)
         values |= shares
         choices = [run.facts["chosen"] for run in runs if "chosen" in run.facts]
@@ -114,10 +122,17 @@ class Trained(MeasurementSpec):
             chosen = best_candidates(values, self.best_of, self.within)
             choices += [f"{name} {best}" for name, best in chosen.items()]
             say(f"chosen on validation: {'; '.join(choices)}")
+            if self.choosing_seeds:
+                runs.append(self._with_other_seeds({*chosen.values()}, folder, say))
+                for name, more in runs[-1].values.items():
+                    values[name] = [*values.get(name, ()), *more]
             values |= _of_the_best(values, chosen)
             labels = [f"{name}{_AT_EQUAL_BYTES}" for name in self.best_of if self.within]
             why = f"all its candidates take in more than {self.within}"
             undefined |= {f"global/best of {k}": why for k in labels if k not in chosen}
+        facts: dict[str, Any] = {
+            "seeds": sorted({seed for run in runs for seed in run.facts["seeds"]})
+        }
         facts |= {"chosen": "; ".join(choices)} if choices else {}
         for name in ("run", "spec_hash"):
             several = [run.facts[name] for run in runs]
@@ -130,6 +145,34 @@ class Trained(MeasurementSpec):
             curves=curves,
             facts=facts,
         )
+
+    def _choosing(self) -> dict[str, Any]:
+        """Return the changes for the run that chooses, with all sources."""
+        spec = load(*self._named({})).spec
+        if self.within and self.within not in spec.sources():
+            raise BadInput(
+                f"within is {self.within}, and is not trained: {', '.join(spec.sources())} are."
+            )
+        if not self.choosing_seeds:
+            return {}
+        if not set(self.choosing_seeds) < set(spec.seeds):
+            raise BadInput(
+                f"choosing_seeds are {list(self.choosing_seeds)}, and seeds {list(spec.seeds)}: "
+                "the first are to be some of the second, not all."
+            )
+        return {"seeds": list(self.choosing_seeds)}
+
+    def _with_other_seeds(
+        self, chosen: Collection[str], folder: Path, say: EmitLine
+    ) -> Measured:
+        """Train the chosen sources with the seeds that did not choose them."""
+        whole = load(*self._named({})).resolved
+        every: Mapping[str, Any] = whole["method"]["compare"]
+        changes = {
+            "seeds": [seed for seed in whole["seeds"] if seed not in self.choosing_seeds],
+            "method.compare": {name: every[name] for name in every if name in chosen},
+        }
+        return self._trained(changes, folder, say, None)
 
     def _trained(
         self, changes: Mapping[str, Any], folder: Path, say: EmitLine, variant: str | None
@@ -259,21 +302,13 @@ def _by_linear_layer(path: str, spec: ExperimentSpec) -> dict[str, float]:
 def best_candidates(
     values: Mapping[str, Sequence[float]], names: Sequence[str], within: str | None
 ) -> dict[str, str]:
-    """Return the source of each name that is best on validation; with `within`, at equal bytes too.
-
-    Raises:
-        BadInput: the source `within` was not trained.
-    """
+    """Return the source of each name that is best on validation; with `within`, at equal bytes too."""
     score = {
         name.removeprefix(_VALIDATED): mean(top1)
         for name, top1 in values.items()
         if name.startswith(_VALIDATED)
     }
     taken_in = {source: mean(values[f"exchanged_mb/{source}"]) for source in score}
-    if within and within not in taken_in:
-        raise BadInput(
-            f"within is {within}, and was not trained: {', '.join(taken_in)} were."
-        )
     chosen = {}
     for name in names:
         every = [s for s in score if s == name or s.startswith(f"{name}_")]

@@ -209,8 +209,58 @@ def test_the_best_candidate_is_that_of_validation_and_of_equal_bytes():
         "easgd": "easgd", "easgd at equal bytes": "easgd",
     }  # fmt: skip
     assert best_candidates(values, ["ma"], None) == {"ma": "ma_10"}
-    with pytest.raises(BadInput, match=r"within is ma, and was not trained"):
-        best_candidates(values, ["ma"], "ma")
+
+
+def averaged(tau):
+    return {"aggregation": {"type": "train/aggregation/model_average", "tau": tau}}
+
+
+def choosing(**settings):
+    overrides = {
+        "seeds": [3, 4],
+        "method.processes": False,
+        "method.compare": {"ma_1": averaged(1), "ma_4": averaged(4)},
+    }
+    return Trained(
+        experiment="smoke/ensemble",
+        without_images="smoke/ensemble",
+        overrides=overrides,
+        best_of=["ma"],
+        **settings,
+    )
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("in_this_process")
+def test_only_the_chosen_are_trained_with_the_other_seeds(elsewhere, kdlab_home):
+    lines = []
+    measured = choosing(choosing_seeds=[3]).measure(elsewhere, lines.append)
+    values = measured.values
+    chosen = measured.facts["chosen"].removeprefix("ma ")
+    other = {"ma_1": "ma_4", "ma_4": "ma_1"}[chosen]
+    assert [line for line in lines if line.startswith("training ")] == [
+        "training ma_1/seed3",
+        "training ma_4/seed3",
+        f"training {chosen}/seed4",
+    ]
+    validated = {k: values[f"global_validation_top1/{k}"][0] for k in (chosen, other)}
+    assert validated[chosen] >= validated[other]
+    assert len(values["global/best of ma"]) == 2
+    assert values["global/best of ma"] == values[f"global/{chosen}"]
+    assert len(values[f"global/{other}"]) == 1
+    assert measured.facts["seeds"] == [3, 4]
+    assert len(measured.facts["run"]) == 2
+
+
+def test_what_cannot_choose_is_said_before_anything_is_trained(elsewhere):
+    def measured(**settings):
+        choosing(**settings).measure(elsewhere, pytest.fail)
+
+    with pytest.raises(BadInput, match=r"within is ma, and is not trained: ma_1, ma_4 are"):
+        measured(within="ma")
+    for seeds in ([3, 4], [5]):
+        with pytest.raises(BadInput, match=r"choosing_seeds are .*, and seeds \[3, 4\]"):
+            measured(choosing_seeds=seeds)
 
 
 def test_a_share_of_time_is_to_where_the_other_ends():
