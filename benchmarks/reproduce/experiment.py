@@ -28,7 +28,7 @@ from kdlab.models.exported import load_exported
 from kdlab.report.chart import Points
 from kdlab.report.costs import CostOfEach, times_smaller
 from kdlab.report.figures import EmitLine
-from kdlab.run.experiment import load
+from kdlab.run.experiment import Experiment, load
 from kdlab.run.handle.run import Run
 from kdlab.run.outputs.examination import TEACHER
 from kdlab.run.outputs.export_formats import StudentWithTeacher, ship
@@ -106,7 +106,8 @@ class Trained(MeasurementSpec):
             variants = [*self.variants.items()]
         elif self.best_of:
             variants = [(None, self._choosing())]
-        runs = [self._trained(changes, folder, say, name) for name, changes in variants]
+        known = [(self._loaded(changes, name), name) for name, changes in variants]
+        runs = [self._trained(experiment, folder, say, name) for experiment, name in known]
         values: dict[str, Sequence[float]] = {}
         curves: dict[str, dict[str, Points]] = {}
         seen: dict[str, Sequence[Points]] = {}
@@ -148,7 +149,7 @@ class Trained(MeasurementSpec):
 
     def _choosing(self) -> dict[str, Any]:
         """Return the changes for the run that chooses, with all sources."""
-        spec = load(*self._named({})).spec
+        spec = self._loaded({}).spec
         if self.within and self.within not in spec.sources():
             raise BadInput(
                 f"within is {self.within}, and is not trained: {', '.join(spec.sources())} are."
@@ -166,25 +167,29 @@ class Trained(MeasurementSpec):
         self, chosen: Collection[str], folder: Path, say: EmitLine
     ) -> Measured:
         """Train the chosen sources with the seeds that did not choose them."""
-        whole = load(*self._named({})).resolved
+        whole = self._loaded({}).resolved
         every: Mapping[str, Any] = whole["method"]["compare"]
         changes = {
             "seeds": [seed for seed in whole["seeds"] if seed not in self.choosing_seeds],
             "method.compare": {name: every[name] for name in every if name in chosen},
         }
-        return self._trained(changes, folder, say, None)
+        return self._trained(self._loaded(changes), folder, say, None)
+
+    def _loaded(self, changes: Mapping[str, Any], variant: str | None = None) -> Experiment:
+        experiment = load(*self._named(changes))
+        sources = experiment.spec.sources()
+        if variant is not None and len(sources) > 1:
+            raise BadInput(
+                f"{variant} of {experiment.name} compares {', '.join(sources)}; with variants it "
+                "may train with one source: set compare=[]."
+            )
+        return experiment
 
     def _trained(
-        self, changes: Mapping[str, Any], folder: Path, say: EmitLine, variant: str | None
+        self, experiment: Experiment, folder: Path, say: EmitLine, variant: str | None
     ) -> Measured:
         """Measure one run; a variant's name replaces that of the source."""
-        experiment = load(*self._named(changes))
         if variant is not None:
-            if len(experiment.spec.sources()) > 1:
-                raise BadInput(
-                    f"{experiment.name} compares {', '.join(experiment.spec.sources())}; "
-                    "with variants it may train with one source: set compare=[]."
-                )
             say(f"training: {variant}")
         run = experiment.start(say)
         result = run.wait(_Progress(say).on_event).result
@@ -302,7 +307,7 @@ def _by_linear_layer(path: str, spec: ExperimentSpec) -> dict[str, float]:
 def best_candidates(
     values: Mapping[str, Sequence[float]], names: Sequence[str], within: str | None
 ) -> dict[str, str]:
-    """Return the source of each name that is best on validation; with `within`, at equal bytes too."""
+    """Return each name's source that is best on validation; with `within`, at equal bytes too."""
     score = {
         name.removeprefix(_VALIDATED): mean(top1)
         for name, top1 in values.items()

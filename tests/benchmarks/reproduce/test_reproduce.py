@@ -365,6 +365,19 @@ def test_accuracies_are_measured_and_drawn(elsewhere, kdlab_home):
     assert {p.name for p in result.files} >= {"result.json", "table.md", "curves.png"}
 
 
+def test_a_faulty_variant_is_found_before_the_first_is_trained(elsewhere):
+    right = {"method.compare": {"ma_1": averaged(1)}}
+    compared = {"method.compare": {"ma_1": averaged(1), "ma_4": averaged(4)}}
+    for wrong, error in ((right | {"train.epochz": 2}, SpecError), (compared, BadInput)):
+        spec = Trained(
+            experiment="smoke/ensemble",
+            without_images="smoke/ensemble",
+            variants={"right": right, "wrong": wrong},
+        )
+        with pytest.raises(error, match=r"epochz|wrong of .* compares ma_1, ma_4"):
+            spec.measure(elsewhere, pytest.fail)
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("in_this_process")
 def test_a_variant_stands_where_a_source_does(elsewhere, kdlab_home):
