@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Literal
 
+from benchmarks.reproduce.candidates import AT_EQUAL_BYTES, best_candidates, of_the_best
 from benchmarks.reproduce.measurement import (
     Measured,
     MeasurementSpec,
@@ -127,17 +128,16 @@ class Trained(MeasurementSpec):
                 runs.append(self._with_other_seeds({*chosen.values()}, folder, say))
                 for name, more in runs[-1].values.items():
                     values[name] = [*values.get(name, ()), *more]
-            values |= _of_the_best(values, chosen)
-            labels = [f"{name}{_AT_EQUAL_BYTES}" for name in self.best_of if self.within]
+            values |= of_the_best(values, chosen)
+            labels = [f"{name}{AT_EQUAL_BYTES}" for name in self.best_of if self.within]
             why = f"all its candidates take in more than {self.within}"
             undefined |= {f"global/best of {k}": why for k in labels if k not in chosen}
-        facts: dict[str, Any] = {
-            "seeds": sorted({seed for run in runs for seed in run.facts["seeds"]})
+        ids = {key: [run.facts[key] for run in runs] for key in ("run", "spec_hash")}
+        facts = {
+            "seeds": sorted({seed for run in runs for seed in run.facts["seeds"]}),
+            **({"chosen": "; ".join(choices)} if choices else {}),
+            **{key: each[0] if len(each) == 1 else each for key, each in ids.items()},
         }
-        facts |= {"chosen": "; ".join(choices)} if choices else {}
-        for name in ("run", "spec_hash"):
-            several = [run.facts[name] for run in runs]
-            facts[name] = several[0] if len(several) == 1 else several
         return Measured(
             values=values | _differences(values),
             undefined=undefined,
@@ -147,7 +147,7 @@ class Trained(MeasurementSpec):
             facts=facts,
         )
 
-    def _choosing(self) -> dict[str, Any]:
+    def _choosing(self) -> dict[str, list[int]]:
         """Return the changes for the run that chooses, with all sources."""
         spec = self._loaded({}).spec
         if self.within and self.within not in spec.sources():
@@ -167,11 +167,11 @@ class Trained(MeasurementSpec):
         self, chosen: Collection[str], folder: Path, say: EmitLine
     ) -> Measured:
         """Train the chosen sources with the seeds that did not choose them."""
-        whole = self._loaded({}).resolved
-        every: Mapping[str, Any] = whole["method"]["compare"]
+        spec = self._loaded({}).resolved
+        compared = spec["method"]["compare"].items()
         changes = {
-            "seeds": [seed for seed in whole["seeds"] if seed not in self.choosing_seeds],
-            "method.compare": {name: every[name] for name in every if name in chosen},
+            "seeds": [seed for seed in spec["seeds"] if seed not in self.choosing_seeds],
+            "method.compare": {k: variant for k, variant in compared if k in chosen},
         }
         return self._trained(self._loaded(changes), folder, say, None)
 
@@ -273,8 +273,6 @@ class Trained(MeasurementSpec):
         return {"type": "data/image_folder", "root": roots_of(self.images)} | settings
 
 
-_VALIDATED = "global_validation_top1/"  # as methods/ensemble reports it
-_AT_EQUAL_BYTES = " at equal bytes"
 _OF_A_ROW = {
     "top1": "student_top1",
     "best": "student_top1_best",
@@ -302,37 +300,6 @@ def _by_linear_layer(path: str, spec: ExperimentSpec) -> dict[str, float]:
     fit_last_layer(student, data, "cpu", batch)
     accuracy = evaluate(student, data, data.test, batch)
     return {"top1": accuracy.top1, "top5": accuracy.top5}
-
-
-def best_candidates(
-    values: Mapping[str, Sequence[float]], names: Sequence[str], within: str | None
-) -> dict[str, str]:
-    """Return each name's source that is best on validation; with `within`, at equal bytes too."""
-    score = {
-        name.removeprefix(_VALIDATED): mean(top1)
-        for name, top1 in values.items()
-        if name.startswith(_VALIDATED)
-    }
-    taken_in = {source: mean(values[f"exchanged_mb/{source}"]) for source in score}
-    chosen = {}
-    for name in names:
-        every = [s for s in score if s == name or s.startswith(f"{name}_")]
-        cheap = [s for s in every if within and taken_in[s] <= taken_in[within]]
-        for label, candidates in ((name, every), (f"{name}{_AT_EQUAL_BYTES}", cheap)):
-            if candidates:
-                chosen[label] = max(candidates, key=lambda source: score[source])
-    return chosen
-
-
-def _of_the_best(
-    values: Mapping[str, Sequence[float]], chosen: Mapping[str, str]
-) -> dict[str, Sequence[float]]:
-    return {
-        f"{kind}/best of {label}": numbers
-        for label, source in chosen.items()
-        for kind in ("global", "exchanged_mb", "seconds")
-        if (numbers := values.get(f"{kind}/{source}"))
-    }
 
 
 def _beside(

@@ -8,6 +8,7 @@ from tests_support import TIER
 
 from benchmarks.reproduce import result as results
 from benchmarks.reproduce.bench import Bench
+from benchmarks.reproduce.candidates import best_candidates
 from benchmarks.reproduce.command import (
     as_markdown,
     card,
@@ -16,7 +17,7 @@ from benchmarks.reproduce.command import (
     known,
     reproduce,
 )
-from benchmarks.reproduce.experiment import Trained, best_candidates
+from benchmarks.reproduce.experiment import Trained
 from benchmarks.reproduce.freshness import changed_since
 from benchmarks.reproduce.over_time import shares_of_time
 from benchmarks.reproduce.shares import Shares, Teachers
@@ -237,17 +238,17 @@ def test_only_the_chosen_are_trained_with_the_other_seeds(elsewhere, kdlab_home)
     measured = choosing(choosing_seeds=[3]).measure(elsewhere, lines.append)
     values = measured.values
     chosen = measured.facts["chosen"].removeprefix("ma ")
-    other = {"ma_1": "ma_4", "ma_4": "ma_1"}[chosen]
+    left_out = {"ma_1": "ma_4", "ma_4": "ma_1"}[chosen]
     assert [line for line in lines if line.startswith("training ")] == [
         "training ma_1/seed3",
         "training ma_4/seed3",
         f"training {chosen}/seed4",
     ]
-    validated = {k: values[f"global_validation_top1/{k}"][0] for k in (chosen, other)}
-    assert validated[chosen] >= validated[other]
+    validated = {k: values[f"global_validation_top1/{k}"][0] for k in (chosen, left_out)}
+    assert validated[chosen] >= validated[left_out]
     assert len(values["global/best of ma"]) == 2
     assert values["global/best of ma"] == values[f"global/{chosen}"]
-    assert len(values[f"global/{other}"]) == 1
+    assert len(values[f"global/{left_out}"]) == 1
     assert measured.facts["seeds"] == [3, 4]
     assert len(measured.facts["run"]) == 2
 
