@@ -12,6 +12,7 @@ from benchmarks.reproduce.charts import (
     pipelines,
     placing,
     rivals,
+    rivals_tuned,
     storm,
 )
 from benchmarks.reproduce.pages import greyed, printed_again, tables, wrong_numbers
@@ -70,7 +71,8 @@ def test_the_page_of_evidence_has_tables_and_older_ones_are_grey():
 
 
 @pytest.mark.parametrize(
-    "chart", [ec_dnn_curves, engines, headline, pipelines, placing, rivals, storm]
+    "chart",
+    [ec_dnn_curves, engines, headline, pipelines, placing, rivals, rivals_tuned, storm],
 )
 def test_a_picture_is_that_of_its_card_or_simulation(chart):
     """To draw them again: python -m benchmarks.reproduce.charts docs/pictures."""
