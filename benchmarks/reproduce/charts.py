@@ -248,16 +248,9 @@ def placing() -> str:
     return picture(note, parts, 26 + 30 * len(places) + 30)
 
 
+CHARTS = (ec_dnn_curves, engines, headline, pipelines, placing, rivals, rivals_tuned, storm)
+
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    for chart in (
-        headline,
-        engines,
-        pipelines,
-        rivals,
-        rivals_tuned,
-        ec_dnn_curves,
-        storm,
-        placing,
-    ):
+    for chart in CHARTS:
         (folder / f"{chart.__name__}.svg").write_text(chart(), encoding="utf-8")

@@ -5,16 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reproduce.charts import (
-    ec_dnn_curves,
-    engines,
-    headline,
-    pipelines,
-    placing,
-    rivals,
-    rivals_tuned,
-    storm,
-)
+from benchmarks.reproduce.charts import CHARTS
 from benchmarks.reproduce.pages import greyed, printed_again, tables, wrong_numbers
 
 ROOT = Path(__file__).parents[2]
@@ -70,10 +61,7 @@ def test_the_page_of_evidence_has_tables_and_older_ones_are_grey():
     assert greyed(text).count('<div class="kd-older" markdown>') == older
 
 
-@pytest.mark.parametrize(
-    "chart",
-    [ec_dnn_curves, engines, headline, pipelines, placing, rivals, rivals_tuned, storm],
-)
+@pytest.mark.parametrize("chart", CHARTS)
 def test_a_picture_is_that_of_its_card_or_simulation(chart):
     """To draw them again: python -m benchmarks.reproduce.charts docs/pictures."""
     assert (ROOT / f"docs/pictures/{chart.__name__}.svg").read_text() == chart()
