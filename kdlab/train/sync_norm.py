@@ -4,7 +4,7 @@ torch's SyncBatchNorm takes CUDA tensors only; this one uses any backend of the 
 group, so that a shared stage on CPUs trains as one device would.
 """
 
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import torch
 import torch.distributed as dist
@@ -58,8 +58,7 @@ class GroupBatchNorm(nn.BatchNorm2d):
             self._remember(mean, variance, float(total))
         else:
             normal = super().forward(input)
-        result: Tensor = self.act(self.drop(normal))
-        return result
+        return cast(Tensor, self.act(self.drop(normal)))
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor, total: float) -> None:
@@ -67,9 +66,8 @@ class GroupBatchNorm(nn.BatchNorm2d):
             return
         assert self.num_batches_tracked is not None
         self.num_batches_tracked += 1
-        share = self.momentum
-        if share is None:  # a plain average over all batches
-            share = 1 / float(self.num_batches_tracked)
+        plain = 1 / float(self.num_batches_tracked)  # of an average over all batches
+        share = plain if self.momentum is None else self.momentum
         self.running_mean.lerp_(mean, share)
         self.running_var.lerp_(variance * total / max(1.0, total - 1), share)
 
@@ -93,7 +91,10 @@ class _Normalised(Function):
         group: dist.ProcessGroup | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         channels = input.shape[1]
-        mean, variance = torch.batch_norm_update_stats(input, None, None, 0.0)
+        # Of half-precision rows a CPU computes float32 statistics only beside float32 ones
+        exact = torch.promote_types(input.dtype, torch.float32)
+        running = input.new_zeros(channels, dtype=exact)
+        mean, variance = torch.batch_norm_update_stats(input, running, running.clone(), 0.0)
         local = torch.cat([mean, variance, mean.new_tensor([input.numel() / channels])])
         everyone = [torch.empty_like(local) for _ in range(dist.get_world_size(group))]
         dist.all_gather(everyone, local, group=group)
@@ -120,8 +121,7 @@ class _Normalised(Function):
         )
         # Of this device's rows: sums of d and of d times the normalised input.
         sums = torch.stack([of_bias, of_weight])
-        everyone = sums.clone()
-        dist.all_reduce(everyone, group=ctx.group)
+        dist.all_reduce(everyone := sums.clone(), group=ctx.group)
         along_mean, along_normal = sums / rows - everyone / total
         slope = along_normal * scale
         factor = (scale * plain)[:, None, None]

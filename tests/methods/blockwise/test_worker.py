@@ -230,8 +230,9 @@ def test_a_trace_tells_the_parts_of_a_batch_apart():
     assert computed == ["student", "backward"] * 3 * 4
 
 
-def test_in_bf16_the_students_learn_other_numbers_and_the_teachers_relay_their_own():
-    blocks, parts = trained(pipeline(BATCH, [2, 4], [1, 1]), steps=2, precision="bf16")
+@pytest.mark.parametrize("devices", [[1, 1], [1, 2]], ids=["alone", "shared"])
+def test_in_bf16_the_students_learn_other_numbers_and_the_teachers_relay_their_own(devices):
+    blocks, parts = trained(pipeline(BATCH, [2, 4], devices), steps=2, precision="bf16")
     assert "receive" in parts[1]
     rounded, exact = blocks, one_after_another(norm=True, steps=2)
     with pytest.raises(AssertionError):
