@@ -64,9 +64,36 @@ def test_two_devices_norm_half_precision_rows_as_one_does_in_double(dtype):
         )
     for number in (2, 3):  # of all rows, in two parts
         joined = (first[number] + second[number]).double()
-        torch.testing.assert_close(joined, expected[number], rtol=epsilon, atol=64 * epsilon)
+        torch.testing.assert_close(
+            joined, expected[number], rtol=epsilon, atol=64 * epsilon
+        )
     for number in (4, 5):  # statistics have float32's digits whatever the rows have
         assert torch.equal(first[number], second[number])
         torch.testing.assert_close(
             first[number].double(), expected[number], rtol=1e-5, atol=1e-6
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_in_full_precision_have_the_bits_that_they_had(dtype, monkeypatch):
+    """Kept results of before stand for this code (benchmarks/results/without_effect.csv)."""
+
+    def two_devices(layers):
+        def rank(number):
+            layer = synchronise(layers[number], torch.distributed.group.WORLD)
+            return trained(layer, views(dtype)[:7], weights()[:7])
+
+        return in_threads(2, rank)
+
+    now = two_devices([norm(dtype) for _ in SHARES])
+    update_stats = torch.batch_norm_update_stats
+
+    def as_before(rows, mean, variance, momentum):
+        assert not mean.any()
+        return update_stats(rows, None, None, momentum)
+
+    monkeypatch.setattr(torch, "batch_norm_update_stats", as_before)
+    before = two_devices([norm(dtype) for _ in SHARES])
+    for rank, was in zip(now, before, strict=True):
+        for tensor, old in zip(rank, was, strict=True):
+            assert torch.equal(tensor, old)

@@ -1,5 +1,6 @@
 """A result is as old as the code that it measures."""
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,16 @@ from benchmarks.reproduce.command import (
     reproduce,
     stale,
 )
-from benchmarks.reproduce.freshness import PACKAGE, changed_since, code_of, what_runs
+from benchmarks.reproduce.freshness import (
+    PACKAGE,
+    WITHOUT_EFFECT,
+    changed_since,
+    code_of,
+    what_runs,
+)
 from kdlab.report.machine import git_commit
 
+ROOT = Path(__file__).parents[3]
 SOURCE = '''"""About it."""
 
 def one(x):
@@ -74,6 +82,42 @@ def test_parts_that_changed_are_named(package):
     assert changed_since(measured(1.0, {})) == ("kdlab",)  # before code was recorded
     with pytest.raises(FileNotFoundError):
         code_of(["trains"])
+
+
+def test_changes_that_moved_no_number_are_followed_one_after_the_other(
+    package, tmp_path, monkeypatch
+):
+    now = code_of(["train"])["train"]
+    changes = tmp_path / "without_effect.csv"
+    monkeypatch.setattr(freshness, "WITHOUT_EFFECT", changes)
+
+    def stale_after(*hashes):
+        lines = [f"train,{was},{then},why,test.py::test" for was, then in hashes]
+        changes.write_text("\n".join(["part,was,now,why,shown_by", *lines]))
+        return [
+            was for was in ("a", "b", "c") if changed_since(measured(1.0, {"train": was}))
+        ]
+
+    assert stale_after() == ["a", "b", "c"]
+    assert stale_after(("b", now)) == ["a", "c"]
+    assert stale_after(("a", "b"), ("b", now)) == ["c"]
+    assert stale_after(("b", now), ("a", "b")) == ["a", "c"]  # in their order
+    assert stale_after(("a", "b"), ("b", "a"), ("a", now)) == ["c"]  # there and back
+    assert changed_since(measured(1.0, {"losses": "a"})) == ("losses",)
+
+
+def test_each_change_that_moved_no_number_is_needed_and_shown_by_a_test():
+    with WITHOUT_EFFECT.open(newline="") as file:
+        changes = list(csv.DictReader(file))
+    for number, change in enumerate(changes):
+        later = [c["was"] for c in changes[number + 1 :] if c["part"] == change["part"]]
+        hashes = [*code_of([change["part"]]).values(), *later]
+        assert change["now"] in hashes, (
+            f"no result needs this line now; remove it: {change}"
+        )
+        file, _, test = change["shown_by"].partition("::")
+        assert f"def {test}(" in (ROOT / file).read_text()
+        assert len(change["why"].split()) > 5
 
 
 @pytest.mark.parametrize("name", sorted(known()))
