@@ -1,10 +1,15 @@
 """The best of several settings of a method, chosen on validation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 
-AT_EQUAL_BYTES = " at equal bytes"
+EQUAL_BYTES = " at equal bytes"
 _VALIDATED = "global_validation_top1/"  # as methods/ensemble reports it
+
+
+def settings_of(name: str, sources: Iterable[str]) -> list[str]:
+    """Return the sources that are settings of a method: those that begin with its name."""
+    return [s for s in sources if s == name or s.startswith(f"{name}_")]
 
 
 def best_candidates(
@@ -19,9 +24,9 @@ def best_candidates(
     taken_in = {source: mean(values[f"exchanged_mb/{source}"]) for source in score}
     chosen = {}
     for name in names:
-        every = [s for s in score if s == name or s.startswith(f"{name}_")]
+        every = settings_of(name, score)
         cheap = [s for s in every if within and taken_in[s] <= taken_in[within]]
-        for label, candidates in ((name, every), (f"{name}{AT_EQUAL_BYTES}", cheap)):
+        for label, candidates in ((name, every), (f"{name}{EQUAL_BYTES}", cheap)):
             if candidates:
                 chosen[label] = max(candidates, key=lambda source: score[source])
     return chosen

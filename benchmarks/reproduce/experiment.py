@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Literal
 
-from benchmarks.reproduce.candidates import AT_EQUAL_BYTES, best_candidates, of_the_best
+from benchmarks.reproduce import candidates
 from benchmarks.reproduce.measurement import (
     Measured,
     MeasurementSpec,
@@ -92,21 +92,19 @@ class Trained(MeasurementSpec):
                 yield Fault("exports", f"needs {name} for onnx: pip install 'kdlab[onnx]'")
         if self.variants is not None and not self.variants:
             yield Fault("variants", "are none; leave it out")
-        if self.variants and (self.exports or self.pictures):
+        if self.variants and (self.exports or self.pictures or self.best_of):
             yield Fault(
-                "variants", "cannot be with exports or pictures: these have one name"
+                "variants",
+                "cannot be with exports, pictures or best_of: these are of one run",
             )
         if self.choosing_seeds and not self.best_of:
             yield Fault("choosing_seeds", "choose among best_of, which is empty")
-        if self.choosing_seeds and (self.variants or self.curves or self.exports):
-            yield Fault("choosing_seeds", "cannot be with variants, curves or exports")
+        if self.choosing_seeds and (self.curves or self.exports):
+            yield Fault("choosing_seeds", "cannot be with curves or exports")
 
     def measure(self, folder: Path, say: EmitLine) -> Measured:
-        variants: list[tuple[str | None, Any]] = [(None, {})]
-        if self.variants is not None:
-            variants = [*self.variants.items()]
-        elif self.best_of:
-            variants = [(None, self._choosing())]
+        variants: list[tuple[str | None, Any]] = [*(self.variants or {}).items()]
+        variants = variants or [(None, self._choosing())]
         known = [(self._loaded(changes, name), name) for name, changes in variants]
         runs = [self._trained(experiment, folder, say, name) for experiment, name in known]
         values: dict[str, Sequence[float]] = {}
@@ -121,16 +119,16 @@ class Trained(MeasurementSpec):
         values |= shares
         choices = [run.facts["chosen"] for run in runs if "chosen" in run.facts]
         if self.best_of:
-            chosen = best_candidates(values, self.best_of, self.within)
+            chosen = candidates.best_candidates(values, self.best_of, self.within)
             choices += [f"{name} {best}" for name, best in chosen.items()]
             say(f"chosen on validation: {'; '.join(choices)}")
             if self.choosing_seeds:
-                runs.append(self._with_other_seeds({*chosen.values()}, folder, say))
+                runs.append(self._train_best({*chosen.values()}, folder, say))
                 for name, more in runs[-1].values.items():
                     values[name] = [*values.get(name, ()), *more]
-            values |= of_the_best(values, chosen)
-            labels = [f"{name}{AT_EQUAL_BYTES}" for name in self.best_of if self.within]
+            values |= candidates.of_the_best(values, chosen)
             why = f"all its candidates take in more than {self.within}"
+            labels = [f"{k}{candidates.EQUAL_BYTES}" for k in self.best_of if self.within]
             undefined |= {f"global/best of {k}": why for k in labels if k not in chosen}
         ids = {key: [run.facts[key] for run in runs] for key in ("run", "spec_hash")}
         facts = {
@@ -149,23 +147,23 @@ class Trained(MeasurementSpec):
 
     def _choosing(self) -> dict[str, list[int]]:
         """Return the changes for the run that chooses, with all sources."""
-        spec = self._loaded({}).spec
-        if self.within and self.within not in spec.sources():
+        known = self._loaded({}).resolved
+        compared = known["method"].get("compare") or {}
+        lost = [k for k in self.best_of if not candidates.settings_of(k, compared)]
+        lost += [k for k in (self.within,) if k and k not in compared]
+        if lost:
             raise BadInput(
-                f"within is {self.within}, and is not trained: {', '.join(spec.sources())} are."
+                f"best_of and within name {', '.join(lost)}, which method.compare has not: it has "
+                f"{', '.join(compared) or 'nothing'}."
             )
-        if not self.choosing_seeds:
-            return {}
-        if not set(self.choosing_seeds) < set(spec.seeds):
+        if self.choosing_seeds and not set(self.choosing_seeds) < set(known["seeds"]):
             raise BadInput(
-                f"choosing_seeds are {list(self.choosing_seeds)}, and seeds {list(spec.seeds)}: "
+                f"choosing_seeds are {list(self.choosing_seeds)}, and seeds {known['seeds']}: "
                 "the first are to be some of the second, not all."
             )
-        return {"seeds": list(self.choosing_seeds)}
+        return {"seeds": list(self.choosing_seeds)} if self.choosing_seeds else {}
 
-    def _with_other_seeds(
-        self, chosen: Collection[str], folder: Path, say: EmitLine
-    ) -> Measured:
+    def _train_best(self, chosen: Collection[str], folder: Path, say: EmitLine) -> Measured:
         """Train the chosen sources with the seeds that did not choose them."""
         spec = self._loaded({}).resolved
         compared = spec["method"]["compare"].items()
@@ -235,12 +233,10 @@ class Trained(MeasurementSpec):
         self, run: Run, row: Mapping[str, Any], folder: Path, say: EmitLine
     ) -> dict[str, list[float]]:
         values: dict[str, list[float]] = {}
-        if not self.exports:
-            return values
-        beside = StudentWithTeacher(run.folder, Path(row["student_path"]))
         for form in self.exports:
+            beside = StudentWithTeacher(run.folder, Path(row["student_path"]))
+            path = folder / f"student.{form}"
             try:
-                path = folder / f"student.{form}"
                 done = ship(beside.student, beside.images(), form, path)
             except ModelError as error:  # the rest of the table is measured all the same
                 say(str(error))
@@ -290,8 +286,7 @@ _OF_A_ROW = {
 def _of_a_row(row: Mapping[str, Any]) -> dict[str, float]:
     named = {name: row[key] for name, key in _OF_A_ROW.items()}
     known = {name: float(value) for name, value in named.items() if value is not None}
-    more: Mapping[str, float] = row["more"]
-    return known | dict(more)
+    return known | dict(row["more"])
 
 
 def _by_linear_layer(path: str, spec: ExperimentSpec) -> dict[str, float]:

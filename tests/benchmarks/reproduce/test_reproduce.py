@@ -226,8 +226,7 @@ def choosing(**settings):
         experiment="smoke/ensemble",
         without_images="smoke/ensemble",
         overrides=overrides,
-        best_of=["ma"],
-        **settings,
+        **{"best_of": ["ma"]} | settings,
     )
 
 
@@ -257,8 +256,22 @@ def test_what_cannot_choose_is_said_before_anything_is_trained(elsewhere):
     def measured(**settings):
         choosing(**settings).measure(elsewhere, pytest.fail)
 
-    with pytest.raises(BadInput, match=r"within is ma, and is not trained: ma_1, ma_4 are"):
-        measured(within="ma")
+    missing = (
+        r"^best_of and within name {}, which method\.compare has not: it has ma_1, ma_4\."
+    )
+    for names, settings in (
+        ("ma", {"within": "ma"}),
+        ("m, ec", {"best_of": ["m", "ma", "ec"]}),
+        ("ec, ec", {"best_of": ["ec"], "within": "ec"}),
+    ):
+        with pytest.raises(BadInput, match=missing.format(names)):
+            measured(**settings)
+    with pytest.raises(
+        BadInput, match=r"name none, which method\.compare has not: it has nothing"
+    ):
+        Trained(
+            experiment="smoke/none", without_images="smoke/none", best_of=["none"]
+        ).measure(elsewhere, pytest.fail)
     for seeds in ([3, 4], [5]):
         with pytest.raises(BadInput, match=r"choosing_seeds are .*, and seeds \[3, 4\]"):
             measured(choosing_seeds=seeds)
