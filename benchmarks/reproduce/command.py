@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.reproduce import result as results
 from benchmarks.reproduce.freshness import Facts, changed_since
 from benchmarks.reproduce.measurement import Measured
+from benchmarks.reproduce.started_runs import RUNS
 from benchmarks.reproduce.table import (
     MeasuredRow,
     Reproduction,
@@ -127,7 +128,9 @@ def reproduce(
             result,
             about=about,
             command=shlex.join(["kdlab", "reproduce", name, *words]),
-            seconds=time.perf_counter() - begin,
+            seconds=max(
+                time.perf_counter() - begin, result.measurement.get("run_seconds", 0)
+            ),
         )
         reproductions.append(_written(done, folder, keeps=keeps))
     return reproductions
@@ -184,6 +187,8 @@ def _written(result: Reproduction, folder: Path, *, keeps: bool) -> Reproduction
     written[1].write_text(as_markdown(result.facts()), encoding="utf-8")
     if keeps:
         written.append(keep(result))
+    if result.measurement:
+        (folder / RUNS).unlink(missing_ok=True)  # the next one has runs of its own
     return replace(result, files=(*written, *result.figures))
 
 

@@ -10,6 +10,7 @@ from statistics import mean, stdev
 from typing import Any, Literal
 
 from benchmarks.reproduce import candidates
+from benchmarks.reproduce.latencies import student_latencies
 from benchmarks.reproduce.measurement import (
     Measured,
     MeasurementSpec,
@@ -17,6 +18,7 @@ from benchmarks.reproduce.measurement import (
     roots_of,
 )
 from benchmarks.reproduce.over_time import curves_of, shares_of_time
+from benchmarks.reproduce.started_runs import run_of
 from kdlab.config import Fault, register
 from kdlab.errors import BadInput, ModelError
 from kdlab.events.blockwise import BlocksChosen
@@ -70,6 +72,7 @@ class Trained(MeasurementSpec):
         frozen; it is trained on the labelled training images (train/linear_probe).
     variants: settings by name, each for a run of the experiment; a row has a variant's name in
         place of a source, and the teacher's accuracy as `top1/teacher of VARIANT`.
+    latencies: also time the variants' last students side by side (`student_latencies`).
     """
 
     experiment: str
@@ -84,6 +87,7 @@ class Trained(MeasurementSpec):
     choosing_seeds: tuple[int, ...] = ()
     by_linear_layer: bool = False
     variants: Mapping[str, Any] | None = None
+    latencies: bool = False
 
     def cross_faults(self) -> Iterator[Fault]:
         yield from missing_images(self.images)
@@ -97,6 +101,8 @@ class Trained(MeasurementSpec):
                 "variants",
                 "cannot be with exports, pictures or best_of: these are of one run",
             )
+        if self.latencies and not self.variants:
+            yield Fault("latencies", "are of variants, and there are none")
         if self.choosing_seeds and not self.best_of:
             yield Fault("choosing_seeds", "choose among best_of, which is empty")
         if self.choosing_seeds and (self.curves or self.exports):
@@ -117,6 +123,11 @@ class Trained(MeasurementSpec):
                 curves.setdefault(panel, {}).update(lines)
         shares, undefined = shares_of_time(seen)
         values |= shares
+        if self.latencies:
+            paths = [run.facts["student"] for run in runs]
+            students = dict(zip(self.variants or {}, paths, strict=True))
+            data = known[-1][0].spec.data.load()
+            values |= student_latencies(students, data.inputs[data.test[:2]])
         choices = [run.facts["chosen"] for run in runs if "chosen" in run.facts]
         if self.best_of:
             chosen = candidates.best_candidates(values, self.best_of, self.within)
@@ -132,6 +143,7 @@ class Trained(MeasurementSpec):
             undefined |= {f"global/best of {k}": why for k in labels if k not in chosen}
         ids = {key: [run.facts[key] for run in runs] for key in ("run", "spec_hash")}
         facts = {
+            "run_seconds": sum(run.facts["run_seconds"] for run in runs),
             "seeds": sorted({seed for run in runs for seed in run.facts["seeds"]}),
             **({"chosen": "; ".join(choices)} if choices else {}),
             **{key: each[0] if len(each) == 1 else each for key, each in ids.items()},
@@ -189,8 +201,8 @@ class Trained(MeasurementSpec):
         """Measure one run; a variant's name replaces that of the source."""
         if variant is not None:
             say(f"training: {variant}")
-        run = experiment.start(say)
-        result = run.wait(_Progress(say).on_event).result
+        run, since = run_of(experiment, folder, say)
+        result = run.wait(_Progress(say).on_event, since=since).result
         rows = sorted(result["runs"], key=lambda row: row["seed"])
         values: dict[str, list[float]] = {}
 
@@ -225,6 +237,8 @@ class Trained(MeasurementSpec):
                 "seeds": sorted({row["seed"] for row in rows}),
                 "spec_hash": experiment.hash,
                 "run": run.id,
+                "run_seconds": result["wall_seconds"],
+                "student": rows[-1]["student_path"],
                 **_choices(run),
             },
         )

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from runs_here import after
 from tests_support import TIER
 
 from benchmarks.reproduce import result as results
@@ -22,7 +23,9 @@ from benchmarks.reproduce.freshness import changed_since
 from benchmarks.reproduce.over_time import shares_of_time
 from benchmarks.reproduce.shares import Shares, Teachers
 from benchmarks.reproduce.table import MeasuredRow, Row, printed
-from kdlab.errors import BadInput, NotFoundError, SpecError
+from kdlab.codec import MessageError
+from kdlab.errors import BadInput, NotFoundError, RunStopped, SpecError
+from kdlab.run.handle.run import attach
 
 NAMES = sorted(known())
 # These simulate hundreds of teachers: 20 s and a minute.
@@ -362,6 +365,56 @@ def test_the_last_part_of_a_name_is_enough_where_one_has_it():
         card("rival")
 
 
+@pytest.mark.long
+def test_an_interrupted_reproduction_continues_with_its_runs(
+    elsewhere, kdlab_home, in_this_process
+):
+    spec = Trained(
+        experiment="smoke/none",
+        without_images="smoke/none",
+        overrides={"tracking.enabled": False},
+        variants={"slow": {"train.lr": 0.01}, "fast": {"train.lr": 0.1}},
+        latencies=True,
+    )
+    folders = [elsewhere / "whole", elsewhere / "interrupted"]
+    for folder in folders:
+        folder.mkdir()
+    expected = spec.measure(folders[0], lambda line: None)
+    later = []  # runs of the second reproduction
+    in_this_process.stop = lambda folder: (
+        later.append(folder) or (len(set(later)) == 2 and after(2)(folder))
+    )
+    with pytest.raises(RunStopped):
+        spec.measure(folders[1], lambda line: None)
+    in_this_process.stop = lambda folder: False
+    lines = []
+    measured = spec.measure(folders[1], lines.append)
+    first, second = measured.facts["run"]
+    assert [line for line in lines if "interrupted" in line] == [
+        f"{first} of an interrupted reproduction is finished; runs.json has it",
+        f"{second} of an interrupted reproduction is stopped; runs.json has it",
+    ]
+    assert len(list((elsewhere / "runs").glob("2*"))) == 4
+    assert not {first, second} & {*expected.facts["run"]}
+    for name in ("top1/slow", "top1/fast"):
+        assert measured.values[name] == expected.values[name]
+    assert all(measured.values[f"engine_ms/{name}"][0] > 0 for name in ("slow", "fast"))
+    assert measured.facts["run_seconds"] > 0
+    # A run that was deleted is started again; one of other settings or code is another.
+    attach(second).delete()
+    attach(first).delete()
+    again = spec.measure(folders[1], lines.append)
+    assert not {first, second} & {*again.facts["run"]}
+    assert again.values["top1/fast"] == expected.values["top1/fast"]
+
+
+def test_a_damaged_list_of_runs_is_said_to_be(elsewhere):
+    (elsewhere / "runs.json").write_text("[")
+    spec = Trained(experiment="smoke/none", without_images="smoke/none")
+    with pytest.raises(MessageError, match=r"runs\.json.*Delete it to begin anew"):
+        spec.measure(elsewhere, lambda line: None)
+
+
 @pytest.mark.slow("a student and its teachers, at a set speed")
 @pytest.mark.nightly
 def test_a_share_is_measured(elsewhere):
@@ -376,6 +429,8 @@ def test_accuracies_are_measured_and_drawn(elsewhere, kdlab_home):
     (result,) = reproduce("edl_dist/fig7", ["measurement.without_images=smoke/served"])
     served = next(row for row in result.rows if row.spec.row == "EDL-Dist")
     assert len(served.measured) == 1
+    assert result.seconds >= result.measurement["run_seconds"] > 0
+    assert not list(elsewhere.rglob("runs.json"))  # the next one has runs of its own
     assert {p.name for p in result.files} >= {"result.json", "table.md", "curves.png"}
 
 
