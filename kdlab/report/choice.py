@@ -75,7 +75,7 @@ def choice_picture(
     left.set_xticks(blocks)
     left.set_xlabel("block")
     left.set_ylabel("answers move, nats")
-    left.set_title("each candidate alone", fontsize="medium")
+    left.set_title("each stand-in alone", fontsize="medium")
     right.plot([ms for ms, _ in frontier], [score for _, score in frontier], "o-")
     choice = sum(o.latency_ms for o in chosen), sum(o.score for o in chosen)
     right.plot(*choice, "ko", markersize=13, markerfacecolor="none")
