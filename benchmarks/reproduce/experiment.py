@@ -110,7 +110,7 @@ class Trained(MeasurementSpec):
 
     def measure(self, folder: Path, say: EmitLine) -> Measured:
         variants: list[tuple[str | None, Any]] = [*(self.variants or {}).items()]
-        variants = variants or [(None, self._choosing())]
+        variants = variants or [(None, self._choosing() if self.best_of else {})]
         known = [(self._loaded(changes, name), name) for name, changes in variants]
         runs = [self._trained(experiment, folder, say, name) for experiment, name in known]
         values: dict[str, Sequence[float]] = {}
