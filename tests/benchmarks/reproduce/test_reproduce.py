@@ -400,7 +400,7 @@ def test_an_interrupted_reproduction_continues_with_its_runs(
         assert measured.values[name] == expected.values[name]
     assert all(measured.values[f"engine_ms/{name}"][0] > 0 for name in ("slow", "fast"))
     assert measured.facts["run_seconds"] > 0
-    # A run that was deleted is started again; one of other settings or code is another.
+    # A run that was deleted is started again
     attach(second).delete()
     attach(first).delete()
     again = spec.measure(folders[1], lines.append)
