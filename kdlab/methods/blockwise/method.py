@@ -64,8 +64,8 @@ class Blockwise(MethodSpec):
     inherit: a student of the teacher's family, such as models/separable of it, begins with the
         teacher's tensors of the same name and shape, and separable convolutions as the nearest
         to what they replace; blocks equal to the teacher's are not trained.
-    block_loss: of all blocks but the last: the squared error (`mse`), or that over the variance
-        of each of the teacher's channels (`relative`).
+    block_loss: of blocks whose loss is a squared error: that error (`mse`), or divided by the
+        variance of each of the teacher's channels (`relative`).
     block_inputs: a student block gets the outputs of the teacher's block before it (section
         II-A), or of the `student`'s, so that it corrects the errors before it.
     last_loss: of the last block, whose outputs are logits.
@@ -265,7 +265,7 @@ def check(method: Blockwise, setup: TrainingSetup) -> Cutting:
                 f"method.devices is {method.devices}."
             )
     paths = paths_of(cutting.student)
-    blocks = unmeasured(cutting.pairs, cutting.shapes, spec.train.batch, paths)
+    blocks = unmeasured(cutting.pairs, cutting.shapes, spec.train, paths)
     profile = Profile(
         types={"any": blocks},
         devices=("any",) * method.devices,

@@ -20,11 +20,11 @@ from kdlab.models.model import evaluating
 from kdlab.models.proxyless import cycle_paths, mixed_blocks
 from kdlab.papers.pipe_bd.block_cost import Block
 from kdlab.papers.shares import shared_rows
+from kdlab.train.optimizers import make_optimizer
 from kdlab.train.recipe import Recipe
 from kdlab.train.step import TrainStep
 
 _WARM_UP = 2
-_COPIES = 3  # weights, gradients, momentum
 
 
 def feasible_rows(batch: int, devices: int) -> list[int]:
@@ -72,7 +72,7 @@ def profiled(
     all. `views` are (N, C, H, W) normalised, N at least the largest of `rows`. With the `paths`
     of a supernet the mean over a turn counts, of medians over all turns.
     """
-    blocks = []
+    blocks, copies = [], _copies(recipe)
     for pair in pairs:
         with torch.no_grad():
             output = pair.teacher(views)
@@ -88,7 +88,7 @@ def profiled(
                 for r, s in student.items()
             },
         }
-        blocks.append(_sized(pair, views, output, paths, **times))
+        blocks.append(_sized(pair, views, output, paths, copies, **times))
         views = output
     return blocks
 
@@ -143,14 +143,14 @@ def _numbers(steps: int, max_s: float, turn: int) -> Iterator[int]:
 def unmeasured(
     pairs: Sequence[BlockPair],
     shapes: Sequence[Sequence[int]],
-    batch: int,
+    recipe: Recipe,
     paths: Paths = _ONE_PATH,
 ) -> list[Block]:
     """Return blocks with their sizes and invented times, to check whether plans fit.
 
     `shapes` are of one row of each pair's input.
     """
-    blocks = []
+    blocks, copies, batch = [], _copies(recipe), recipe.batch
     for pair, shape in zip(pairs, shapes, strict=True):
         reference = next(pair.teacher.parameters(), torch.zeros(1))
         views = torch.zeros((1, *shape), dtype=reference.dtype, device=reference.device)
@@ -160,12 +160,28 @@ def unmeasured(
             "teacher_s": {batch: 1.0},
             "student_s": {batch: float(pair.inputs == "student" or not pair.same)},
         }
-        blocks.append(_sized(pair, views, output, paths, **times))
+        blocks.append(_sized(pair, views, output, paths, copies, **times))
     return blocks
 
 
+def _copies(recipe: Recipe) -> float:
+    """Return the bytes of training over those of the weights: 3 with momentum, 4 with AdamW."""
+    weights = nn.ParameterList([torch.zeros(8, 8, 3, 3)])
+    optimizer = make_optimizer(recipe, weights)
+    weights[0].grad = torch.zeros_like(weights[0])
+    optimizer.step()
+    kept = (v for state in optimizer.state.values() for v in state.values())
+    numbers = sum(v.numel() for v in kept if isinstance(v, Tensor) and v.dim())
+    return 2 + numbers / weights[0].numel()  # weights, gradients, what the optimizer keeps
+
+
 def _sized(
-    pair: BlockPair, views: Tensor, output: Tensor, paths: Paths, **times: dict[int, float]
+    pair: BlockPair,
+    views: Tensor,
+    output: Tensor,
+    paths: Paths,
+    copies: float,
+    **times: dict[int, float],
 ) -> Block:
     student, teacher = pair.student, pair.teacher
     parameters = sum(p.numel() * p.element_size() for p in student.parameters())
@@ -175,7 +191,7 @@ def _sized(
         **times,
         output_bytes=pair.relayed * output[0].numel() * output.element_size(),
         gradient_bytes=learnt,
-        fixed_bytes=frozen + max(parameters, _COPIES * learnt),
+        fixed_bytes=frozen + max(parameters, copies * learnt),
         row_bytes=_row_bytes(pair, views[:1], paths)
         + (pair.relayed - 1)
         * sum(t[0].numel() * t.element_size() for t in (views, output)),

@@ -1,11 +1,10 @@
 """One device of a pipeline, as a process: `python -m kdlab.methods.blockwise.rank`."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 
 import torch
@@ -215,7 +214,7 @@ class BlockRank(RankProcess[GenerationOrder]):
     ) -> None:
         """Store the plan and emit it."""
         table = plan_table(chosen, costs, cutting.student_cuts)
-        ideal = {part: seconds / costs.devices for part, seconds in _work_by_part(costs)}
+        ideal = _ideal_by_part(costs)
         stored = planning.KeptPlan(chosen, table, ideal, tuple(costs.profile.devices))
         write_json(self.folder / planning.PLAN, to_builtins(stored))
         self.log.emit(PlanChosen(programme=to_builtins(chosen), table=table, ideal_s=ideal))
@@ -288,8 +287,8 @@ class BlockRank(RankProcess[GenerationOrder]):
             message = (
                 f"A step took {1e3 * measured:.1f} ms, {1e3 * chosen.predicted_s:.1f} ms were "
                 f"predicted ({ratio:.2f} of it): the plan may not be the best one. Usual causes: "
-                "other work on these devices, or an old profile. Delete profile.json to measure "
-                "again."
+                "other work on these devices, or an old profile. A new run without "
+                "method.profile measures the blocks again."
             )
             self.log.emit(Warned(message=message))
 
@@ -310,12 +309,24 @@ class BlockRank(RankProcess[GenerationOrder]):
         trace.breakdown(spans, ideal, self.folder / "breakdown.png", title)
 
 
-def _work_by_part(costs: StageCosts) -> Iterator[tuple[str, float]]:
-    """Yield the seconds of each part on one device (Fig. 2's ideal times their number)."""
-    blocks = costs.profile.types[costs.profile.devices[0]]
-    yield "load", costs.profile.load_s
-    yield "teacher", sum(at(b.teacher_s, costs.batch) for b in blocks)
-    yield "student", sum(at(b.student_s, costs.batch) for b in blocks)
+def _ideal_by_part(costs: StageCosts) -> dict[str, float]:
+    """Return a device's mean seconds of each part where all work alike long (Fig. 2's ideal)."""
+    alone = [_alone_by_part(costs, kind) for kind in costs.profile.devices]
+    step_s = 1 / sum(1 / sum(parts.values()) for parts in alone)  # their rates add up
+    return {
+        part: fmean(parts[part] * step_s / sum(parts.values()) for parts in alone)
+        for part in alone[0]
+    }
+
+
+def _alone_by_part(costs: StageCosts, kind: str) -> dict[str, float]:
+    """Return the seconds of each part of a step on one device of this kind."""
+    blocks = costs.profile.types[kind]
+    return {
+        "load": costs.profile.load_s,
+        "teacher": sum(at(b.teacher_s, costs.batch) for b in blocks),
+        "student": sum(at(b.student_s, costs.batch) for b in blocks),
+    }
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 
 import copy
 
+import pytest
 import torch
 from torch import nn
 
 from kdlab.methods.blockwise.pairs import pairs_of
-from kdlab.methods.blockwise.profiling import feasible_rows, profiled
+from kdlab.methods.blockwise.profiling import feasible_rows, profiled, unmeasured
 from kdlab.models.blocks import cut
 from kdlab.train.recipe import Recipe
 
@@ -44,6 +45,27 @@ def test_a_profile_has_every_block_and_size_and_changes_nothing():
     assert [b.norms for b in blocks] == [1, 0]
     for pair, state in zip(pairs, before, strict=True):
         assert all(torch.equal(v, state[k]) for k, v in pair.student.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "copies"),
+    [
+        ({"momentum": 0.9}, 3),
+        ({"momentum": 0.0}, 2),
+        ({"optimizer": "adamw"}, 4),
+        ({"optimizer": "timm/adamw"}, 4),
+        ({"optimizer": "timm/muon"}, 3),  # one momentum of its matrices
+    ],
+)
+def test_the_memory_of_a_block_has_what_its_optimizer_keeps(optimizer, copies):
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.Flatten(), nn.Linear(64, 5))
+    views, weights = torch.randn(2, 3, 6, 6), 4 * 3 * 4 * 9
+    pairs = pairs_of(cut(net, ["0"]), cut(copy.deepcopy(net), ["0"]), views)
+    recipe = Recipe(lr=0.1, device="cpu", batch=2, **optimizer)
+    blocks = profiled(pairs, views, [2], steps=2, recipe=recipe)
+    assert blocks[0].fixed_bytes == weights + copies * weights  # the teacher's, and these
+    sized = unmeasured(pairs, [(3, 6, 6), (4, 4, 4)], recipe)
+    assert [b.fixed_bytes for b in sized] == [b.fixed_bytes for b in blocks]
 
 
 def test_a_block_that_follows_has_its_costs():

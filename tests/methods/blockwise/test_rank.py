@@ -174,9 +174,22 @@ def test_a_plan_is_made_of_a_profile_and_kept(run):
     assert chosen.name == "ahd"
     rank._report_plan(chosen, costs, cut(rank))
     (event,) = of_kind(folder, "plan_chosen")
-    assert event.ideal_s == {"load": 0.0005, "teacher": 0.2, "student": 0.2}
+    assert event.ideal_s == pytest.approx({"load": 0.0005, "teacher": 0.2, "student": 0.2})
     stored = read_as(planning.KeptPlan, rank.folder / "plan.json")
     assert rank._planned(None, stored) == ([chosen], "")
+
+
+def test_unlike_devices_share_the_ideal_by_their_speeds(run):
+    """A device three times as fast does three quarters of the work; both work alike long."""
+    quick, slow = profile(0.1, 0.3).types["cpu"], profile(0.3, 0.9).types["cpu"]
+    both = Profile(types={"a": slow, "b": quick}, devices=("a", "b"), load_s=0.0)
+    folder = run("ahd", devices=2)
+    rank, costs = rank_of(folder, "ahd"), costs_of(both)
+    ((chosen, *_), _) = rank._planned(costs, None)
+    rank._report_plan(chosen, costs, cut(rank))
+    (event,) = of_kind(folder, "plan_chosen")
+    # Alone the quick one needs 0.8 s and the slow one 2.4 s, half of it for the teacher.
+    assert event.ideal_s == pytest.approx({"load": 0, "teacher": 0.3, "student": 0.3})
 
 
 def test_too_little_memory_is_an_answer_for_all_ranks(run):
