@@ -66,8 +66,9 @@ def programme(
     """
     blocks, devices = costs.blocks, costs.devices
     _check_sizes(name, blocks, devices, costs.batch)
+    exact = False
     if name in ("tr", "ahd"):  # line 4
-        plan, why = _searched(name, costs, decoupled=decoupled)
+        plan, why, exact = _searched(name, costs, decoupled=decoupled)
         plans = [plan]
     elif name == "ir":  # VII-A: all blocks are only split along the batch dimension
         plans = [internal_relaying(costs, decoupled=decoupled)]
@@ -87,7 +88,9 @@ def programme(
     _check_memory(plan_set, costs)
     if idle := plan_set.idle(devices):  # not in the paper, whose plans use all devices
         named = f"device{'s' * (len(idle) > 1)} {', '.join(map(str, idle))}"
-        why += f"; {named} idle: no plan of this kind that uses more devices is as fast"
+        why += f"; {named} idle"
+        if exact:
+            why += ": no plan of this kind that uses more devices is as fast"
     return replace(plan_set, predicted_s=predicted_s(plan_set, costs), why=why)
 
 
@@ -109,11 +112,14 @@ def _check_sizes(name: PlanName, blocks: int, devices: int, batch: int) -> None:
         )
 
 
-def _searched(name: PlanName, costs: StageCosts, *, decoupled: bool) -> tuple[Plan, str]:
+def _searched(
+    name: PlanName, costs: StageCosts, *, decoupled: bool
+) -> tuple[Plan, str, bool]:
     single = name == "tr"
     search = best_plan(costs, decoupled=decoupled, widest=1 if single else None)
     kinds = len(set(costs.profile.devices))
-    if search.step_s > search.bound_s * (1 + 1e-9):
+    exact = search.step_s <= search.bound_s * (1 + 1e-9)
+    if not exact:
         why = (  # IV-C searches exhaustively, for N at around ten and one kind of device
             f"the best that was found for {kinds} kinds of devices; no plan is faster "
             f"than {1e3 * search.bound_s:.1f} ms a step"
@@ -138,7 +144,7 @@ def _searched(name: PlanName, costs: StageCosts, *, decoupled: bool) -> tuple[Pl
             f"{costs.devices} devices ({memory} each). A step of all blocks "
             f"on one device needs {needed / 1e9:.3g} GB. Take a smaller batch or more devices."
         )
-    return search.plan, why
+    return search.plan, why, exact
 
 
 def predicted_s(plan_set: ExecutionPlan, costs: StageCosts) -> float:
