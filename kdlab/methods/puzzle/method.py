@@ -30,7 +30,11 @@ _NOT_CHOSEN = {
     "student_cuts": "a library is cut as its network is",
     "search": "a student is searched or chosen",
 }
-_OF_ONE = ("block_loss", "block_inputs")  # settings for blocks with one student each
+_OF_ONE = (
+    "block_loss",
+    "block_inputs",
+    "inherit",
+)  # settings for blocks with one student each
 
 
 @register("methods/puzzle")
@@ -53,7 +57,7 @@ class Puzzle(Blockwise, BlockChoice):
                 yield Fault(name, f"is set with {self.component}; {why}")
         for name in _OF_ONE:
             if (value := getattr(self, name)) != getattr(Blockwise, name):
-                why = "stand-ins of a block learn behind the teacher's, by relative errors"
+                why = "stand-ins inherit, and learn behind the teacher's blocks by relative errors"
                 yield Fault(name, f"is {value} with {self.component}; {why}")
 
     @property

@@ -27,6 +27,7 @@ def experiment(*words):
         ([CUTS, 'method.student_cuts=["0", "1"]'], "a library is cut as its"),
         ([CUTS, "method.search={}"], "a student is searched or chosen"),
         ([CUTS, "method.block_inputs=student"], "learn behind the teacher's"),
+        ([CUTS, "method.inherit=false"], "is False with methods/puzzle; stand-ins inherit"),
         ([CUTS, "method.retrain={epochs: 1}"], "is set without search"),
         ([CUTS, LIBRARY, "train.clip_grad_norm=1.0"], "would be clipped together"),
         ([CUTS, LIBRARY, "teacher=null"], "is missing; methods/puzzle needs one"),
