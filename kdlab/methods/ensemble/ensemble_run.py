@@ -98,6 +98,11 @@ class EnsembleRun:
                 "the iterations of the smallest, so nearly all data would be unused. "
                 "Raise method.shards.concentration."
             )
+        if why is None and self.method.final == "validation" and not images:
+            why = (
+                "method.final is validation, and the data has 0 validation images. Set "
+                "data.validation_share, or method.final: training_loss."
+            )
         if why is not None:
             raise BadInput(f"{self.member.source_name}: {why}")
         if self.method.stacked:

@@ -172,6 +172,15 @@ def test_who_chooses_by_validation_needs_some():
         run.check()
 
 
+def test_a_student_chosen_by_validation_needs_some():
+    run = averaging()
+    object.__setattr__(run.method, "final", "validation")
+    run.check()
+    vars(run.setup)["data"] = replace(run.setup.data, validation=np.empty(0, np.int64))
+    with pytest.raises(BadInput, match=r"the data has 0 validation images\. Set"):
+        run.check()
+
+
 def test_parts_of_very_unlike_sizes_are_refused(monkeypatch):
     parts = [
         SimpleNamespace(plan=SimpleNamespace(ids=range(n), batches=6)) for n in (5, 120)
