@@ -70,7 +70,8 @@ class Cuttable:
         except (fx.proxy.TraceError, TypeError, RuntimeError) as error:
             raise ModelError(
                 f"{type(net).__name__} cannot be cut into blocks: its path depends on its "
-                f"input ({str(error).splitlines()[0]}). Choose a plain convolutional network."
+                f"input ({str(error).splitlines()[0]}). Choose a network that does the same "
+                "operations for all images, as nearly all of timm's do."
             ) from error
         for node in self.graph.graph.nodes:
             if node.kwargs.get("inplace") is True:
@@ -194,10 +195,10 @@ class Cuttable:
 
     def distinct_cuts(self) -> list[Cut]:
         """Return one cut for each place: behind the outermost module that ends there."""
-        first = {cut.at: cut for cut in reversed(self.cuts)}
+        outermost = {cut.at: cut for cut in self.cuts}  # the innermost comes first
         computing = {k for k, n in enumerate(self._nodes) if n.op == "call_module"}
         cuts: list[Cut] = []
-        for at, cut in sorted(first.items()):
+        for at, cut in sorted(outermost.items()):
             before = cuts[-1].at if cuts else -1
             if any(before < k <= at for k in computing):
                 cuts.append(cut)

@@ -28,6 +28,16 @@ NETWORKS = {
 }
 
 
+OF_TIMM = [
+    "beit_base_patch16_224", "coatnet_nano_rw_224", "davit_tiny", "densenet121",
+    "dm_nfnet_f0", "efficientformer_l1", "efficientvit_b0", "eva02_tiny_patch14_224",
+    "focalnet_tiny_srf", "ghostnet_100", "hrnet_w18_small", "levit_128s",
+    "maxvit_nano_rw_256", "mixer_s32_224", "mobilenetv4_conv_small", "mobilevit_s",
+    "regnety_002", "swin_tiny_patch4_window7_224", "tiny_vit_5m_224", "vgg11",
+    "volo_d1_224",
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.long
 def test_blocks_one_behind_the_other_are_the_network(name):
@@ -44,6 +54,29 @@ def test_blocks_one_behind_the_other_are_the_network(name):
         owned = [{id(p) for p in block.parameters()} for block in blocks]
         assert set.union(*owned) == {id(p) for p in net.parameters()}
         assert sum(map(len, owned)) == len(set.union(*owned))  # each in one block
+
+
+@pytest.mark.parametrize("name", OF_TIMM)
+@pytest.mark.nightly
+def test_of_timm_nearly_all_can_be_cut(name):
+    torch.manual_seed(0)
+    net = timm.create_model(name, num_classes=10).eval()
+    views = torch.randn(1, *net.pretrained_cfg["input_size"])
+    cuttable = Cuttable(net)
+    cuts = cuttable.balanced_cuts(4, lambda pieces: operations(pieces, views))
+    check_composition(net, cuttable.blocks(cuts), views)
+
+
+def test_a_network_whose_path_depends_on_its_input_cannot():
+    with pytest.raises(
+        ModelError, match=r"MultiScaleVit .* the same operations for all images"
+    ):
+        Cuttable(timm.create_model("mvitv2_tiny", num_classes=10))
+
+
+def test_places_are_named_by_the_largest_module_that_ends_there():
+    places = [cut.after for cut in Cuttable(NETWORKS["timm resnet"]()).distinct_cuts()]
+    assert places[3:8] == ["maxpool", "layer1.0", "layer1", "layer2.0", "layer2"]
 
 
 def test_training_the_blocks_trains_the_network():
