@@ -59,9 +59,11 @@ def _near_too_early(ma: Sequence[Course], of: str) -> str:
     shares = [share for curve in ma if (share := early(curve)) is not None]
     if not shares:
         return ""
-    after = f"{min(shares):.0%} to {max(shares):.0%} of its {of}"
+    after = " to ".join(
+        dict.fromkeys(f"{share:.0%}" for share in (min(shares), max(shares)))
+    )
     seeds = f"{len(shares)} of {len(ma)} seeds"
-    return f"in {seeds} MA-DNN_G is within a point of its end after {after}"
+    return f"in {seeds} MA-DNN_G is within a point of its best after {after} of its {of}"
 
 
 def _ratio(curve: Course, baseline: Course, error: float | None) -> float | None:

@@ -86,7 +86,7 @@ def markdown(table: Sequence[Mapping[str, str]]) -> str:
         "`worse`: share of these where it is below 0. Seconds are those of machines side by side",
         "(the slowest worker of each round); `speed`: time of ma_dnn's global model over the",
         "method's to the same error, 0 if never; undefined where in one of its trainings ma_dnn",
-        "is within a point of its end before 70 % of its time.",
+        "is within a point of its best before 70 % of its time.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -60,9 +60,7 @@ def test_what_is_undefined_for_one_seed_is_said_with_its_reason():
     names = [figure["name"] for figure in read.figures]
     assert "speed/ec_g" not in names
     assert "budget_ratio/ec_g" in names
-    why = (
-        "in 1 of 2 seeds MA-DNN_G is within a point of its end after 25% to 25% of its time"
-    )
+    why = "in 1 of 2 seeds MA-DNN_G is within a point of its best after 25% of its time"
     assert read.undefined["speed/ec_g"] == why
     summary = report("ec_dnn", read.figures)
     summary["undefined"] = read.undefined
