@@ -70,8 +70,7 @@ class Cuttable:
         except (fx.proxy.TraceError, TypeError, RuntimeError) as error:
             raise ModelError(
                 f"{type(net).__name__} cannot be cut into blocks: its path depends on its "
-                f"input ({str(error).splitlines()[0]}). Choose a network that does the same "
-                "operations for all images, as nearly all of timm's do."
+                f"input ({str(error).splitlines()[0]}). Nearly all of timm's others can be."
             ) from error
         for node in self.graph.graph.nodes:
             if node.kwargs.get("inplace") is True:

@@ -6,7 +6,7 @@ none. A supernet's steps differ by the paths that they draw; their mean over the
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, median
@@ -184,19 +184,21 @@ def _sized(
     **times: dict[int, float],
 ) -> Block:
     student, teacher = pair.student, pair.teacher
-    parameters = sum(p.numel() * p.element_size() for p in student.parameters())
-    frozen = sum(p.numel() * p.element_size() for p in teacher.parameters())
+    parameters, frozen = _bytes(student.parameters()), _bytes(teacher.parameters())
     learnt, calls = 0 if pair.same else parameters, _calls(student, views[:1])
     return Block(
         **times,
-        output_bytes=pair.relayed * output[0].numel() * output.element_size(),
+        output_bytes=pair.relayed * _bytes([output[0]]),
         gradient_bytes=learnt,
         fixed_bytes=frozen + max(parameters, copies * learnt),
         row_bytes=_row_bytes(pair, views[:1], paths)
-        + (pair.relayed - 1)
-        * sum(t[0].numel() * t.element_size() for t in (views, output)),
+        + (pair.relayed - 1) * _bytes([views[0], output[0]]),
         norms=0 if pair.same else sum(isinstance(m, nn.BatchNorm2d) for m, _ in calls),
     )
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 @torch.no_grad()
@@ -251,10 +253,10 @@ def _row_bytes(pair: BlockPair, views: Tensor, paths: Paths) -> float:
 
 def _activation_bytes(pair: BlockPair, views: Tensor) -> float:
     """Return the bytes of a row's activations; the student's count twice, for gradients."""
-    total = float(views.numel() * views.element_size())
+    total = float(_bytes([views]))
     counted = ((pair.teacher, 1), (pair.student, 2))
     for block, factor in counted[:1] if pair.same else counted:
         for module, output in _calls(block, views):
             if isinstance(output, Tensor) and next(module.children(), None) is None:
-                total += factor * output[0].numel() * output.element_size()
+                total += factor * _bytes([output[0]])
     return total

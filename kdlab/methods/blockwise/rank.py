@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import NamedTuple
 
 import torch
@@ -311,22 +311,14 @@ class BlockRank(RankProcess[GenerationOrder]):
 
 def _ideal_by_part(costs: StageCosts) -> dict[str, float]:
     """Return a device's mean seconds of each part where all work alike long (Fig. 2's ideal)."""
-    alone = [_alone_by_part(costs, kind) for kind in costs.profile.devices]
-    step_s = 1 / sum(1 / sum(parts.values()) for parts in alone)  # their rates add up
-    return {
-        part: fmean(parts[part] * step_s / sum(parts.values()) for parts in alone)
-        for part in alone[0]
-    }
-
-
-def _alone_by_part(costs: StageCosts, kind: str) -> dict[str, float]:
-    """Return the seconds of each part of a step on one device of this kind."""
-    blocks = costs.profile.types[kind]
-    return {
-        "load": costs.profile.load_s,
-        "teacher": sum(at(b.teacher_s, costs.batch) for b in blocks),
-        "student": sum(at(b.student_s, costs.batch) for b in blocks),
-    }
+    load_s, alone = costs.profile.load_s, list[list[float]]()
+    for blocks in map(costs.profile.types.__getitem__, costs.profile.devices):
+        sides = zip(*((b.teacher_s, b.student_s) for b in blocks), strict=True)
+        alone.append([load_s, *(sum(at(s, costs.batch) for s in side) for side in sides)])
+    seconds = torch.tensor(alone, dtype=torch.float64)
+    rates = 1 / seconds.sum(1, keepdim=True)  # of devices, which add up
+    ideal = (seconds * rates).mean(0) / rates.sum()
+    return dict(zip(("load", "teacher", "student"), ideal.tolist(), strict=True))
 
 
 if __name__ == "__main__":

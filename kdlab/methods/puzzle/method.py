@@ -30,11 +30,7 @@ _NOT_CHOSEN = {
     "student_cuts": "a library is cut as its network is",
     "search": "a student is searched or chosen",
 }
-_OF_ONE = (
-    "block_loss",
-    "block_inputs",
-    "inherit",
-)  # settings for blocks with one student each
+_OF_ONE = ("block_loss", "block_inputs", "inherit")  # for one student of a block
 
 
 @register("methods/puzzle")

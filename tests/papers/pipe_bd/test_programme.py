@@ -1,7 +1,6 @@
 """The work of every device, by each method, and what is refused."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -80,18 +79,8 @@ def test_a_device_without_rows_is_left_idle():
     chosen = programme("ahd", costs(blocks=1, devices=9))
     assert chosen.idle(9) == [8]
     assert (
-        "device 8 idle: no plan of this kind that uses more devices is as fast"
-        in chosen.why
+        "device 8 idle: none was found that uses more devices and is as fast" in chosen.why
     )
-
-
-def test_what_was_packed_by_rule_proves_nothing_of_idle_devices():
-    even = costs(blocks=3, devices=3)
-    table = even.profile.types["cpu"]
-    late = [replace(b, student_s={r: 1e3 for r in b.student_s}) for b in table]
-    unlike = Profile(types={"cpu": table, "late": late}, devices=("cpu", "cpu", "late"))
-    chosen = programme("ls", StageCosts(unlike, 8))
-    assert chosen.why.endswith("device 2 idle")
 
 
 def test_memory_decides_between_plans():
