@@ -70,7 +70,7 @@ class Cuttable:
         except (fx.proxy.TraceError, TypeError, RuntimeError) as error:
             raise ModelError(
                 f"{type(net).__name__} cannot be cut into blocks: its path depends on its "
-                f"input ({str(error).splitlines()[0]}). Nearly all of timm's others can be."
+                f"input ({str(error).splitlines()[0]}). Take one that does not."
             ) from error
         for node in self.graph.graph.nodes:
             if node.kwargs.get("inplace") is True:

@@ -60,8 +60,9 @@ def test_blocks_one_behind_the_other_are_the_network(name):
 @pytest.mark.nightly
 def test_of_timm_nearly_all_can_be_cut(name):
     torch.manual_seed(0)
-    net = timm.create_model(name, num_classes=10).eval()
-    views = torch.randn(1, *net.pretrained_cfg["input_size"])
+    # In training, as students are cut; GhostNet drops out by a function, which would be traced
+    net = timm.create_model(name, num_classes=10, drop_rate=0.0)
+    views = torch.randn(2, *net.pretrained_cfg["input_size"])
     cuttable = Cuttable(net)
     cuts = cuttable.balanced_cuts(4, lambda pieces: operations(pieces, views))
     check_composition(net, cuttable.blocks(cuts), views)
@@ -69,7 +70,7 @@ def test_of_timm_nearly_all_can_be_cut(name):
 
 def test_a_network_whose_path_depends_on_its_input_cannot():
     with pytest.raises(
-        ModelError, match=r"MultiScaleVit cannot be cut .* timm's others can"
+        ModelError, match=r"MultiScaleVit cannot be cut .* Take one that does not"
     ):
         Cuttable(timm.create_model("mvitv2_tiny", num_classes=10))
 

@@ -287,15 +287,18 @@ def check(method: Blockwise, setup: TrainingSetup) -> Cutting:
                 f"{chosen.widest} devices; each needs at least two rows: {least}."
             )
     if not any(variant_blocks(pair.student) for pair in cutting.pairs):
-        _check_whole_fits(method, costs)  # of a library only one variant each is trained
+        # Of a library only one variant each is trained
+        _check_whole_fits(method, cutting, costs)
     return cutting
 
 
-def _check_whole_fits(method: Blockwise, costs: StageCosts) -> None:
+def _check_whole_fits(method: Blockwise, cutting: Cutting, costs: StageCosts) -> None:
     """Raise BadInput where fine-tuning the whole student needs more memory than a device has."""
     if method.fine_tune is None or method.memory_gb is None:
         return
-    recipe, fixed = method.fine_tune, costs.fixed_bytes(0, costs.blocks)
+    recipe, paths = method.fine_tune, paths_of(cutting.student)
+    blocks = unmeasured(cutting.pairs, cutting.shapes, recipe, paths)
+    fixed = sum(block.fixed_bytes for block in blocks)  # with what its own optimizer keeps
     rows = -(-recipe.batch // recipe.accumulate)  # at a time
     needed = (fixed + rows * costs.row_bytes(0, costs.blocks)) / 1e9
     if needed > method.memory_gb:

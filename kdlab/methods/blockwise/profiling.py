@@ -7,7 +7,7 @@ none. A supernet's steps differ by the paths that they draw; their mean over the
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
 
@@ -72,7 +72,7 @@ def profiled(
     all. `views` are (N, C, H, W) normalised, N at least the largest of `rows`. With the `paths`
     of a supernet the mean over a turn counts, of medians over all turns.
     """
-    blocks, copies = [], _copies(recipe)
+    blocks, weights = [], copies(recipe)
     for pair in pairs:
         with torch.no_grad():
             output = pair.teacher(views)
@@ -88,7 +88,7 @@ def profiled(
                 for r, s in student.items()
             },
         }
-        blocks.append(_sized(pair, views, output, paths, copies, **times))
+        blocks.append(_sized(pair, views, output, paths, weights, **times))
         views = output
     return blocks
 
@@ -150,7 +150,7 @@ def unmeasured(
 
     `shapes` are of one row of each pair's input.
     """
-    blocks, copies, batch = [], _copies(recipe), recipe.batch
+    blocks, weights, batch = [], copies(recipe), recipe.batch
     for pair, shape in zip(pairs, shapes, strict=True):
         reference = next(pair.teacher.parameters(), torch.zeros(1))
         views = torch.zeros((1, *shape), dtype=reference.dtype, device=reference.device)
@@ -160,18 +160,19 @@ def unmeasured(
             "teacher_s": {batch: 1.0},
             "student_s": {batch: float(pair.inputs == "student" or not pair.same)},
         }
-        blocks.append(_sized(pair, views, output, paths, copies, **times))
+        blocks.append(_sized(pair, views, output, paths, weights, **times))
     return blocks
 
 
-def _copies(recipe: Recipe) -> float:
-    """Return the bytes of training over those of the weights: 3 with momentum, 4 with AdamW."""
-    weights = nn.ParameterList([torch.zeros(8, 8, 3, 3)])
-    optimizer = make_optimizer(recipe, weights)
+def copies(recipe: Recipe) -> float:
+    """Return the numbers of training over those of the weights: 3 with momentum, 4 with AdamW."""
+    weights = nn.ParameterList([torch.zeros(64, 64, 3, 3)])
+    on_cpu = {k: v for k, v in recipe.optimizer_options.items() if k != "capturable"}
+    optimizer = make_optimizer(replace(recipe, optimizer_options=on_cpu), weights)
     weights[0].grad = torch.zeros_like(weights[0])
     optimizer.step()
-    kept = (v for state in optimizer.state.values() for v in state.values())
-    numbers = sum(v.numel() for v in kept if isinstance(v, Tensor) and v.dim())
+    states = (v for state in optimizer.state.values() for v in state.values())
+    numbers = sum(v.numel() for v in states if isinstance(v, Tensor) and v.dim())
     return 2 + numbers / weights[0].numel()  # weights, gradients, what the optimizer keeps
 
 
@@ -180,7 +181,7 @@ def _sized(
     views: Tensor,
     output: Tensor,
     paths: Paths,
-    copies: float,
+    weights: float,
     **times: dict[int, float],
 ) -> Block:
     student, teacher = pair.student, pair.teacher
@@ -190,7 +191,7 @@ def _sized(
         **times,
         output_bytes=pair.relayed * _bytes([output[0]]),
         gradient_bytes=learnt,
-        fixed_bytes=frozen + max(parameters, copies * learnt),
+        fixed_bytes=frozen + max(parameters, weights * learnt),
         row_bytes=_row_bytes(pair, views[:1], paths)
         + (pair.relayed - 1) * _bytes([views[0], output[0]]),
         norms=0 if pair.same else sum(isinstance(m, nn.BatchNorm2d) for m, _ in calls),

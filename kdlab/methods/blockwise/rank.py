@@ -252,7 +252,12 @@ class BlockRank(RankProcess[GenerationOrder]):
                 return planning.read_profile(Path(named), identity), ""
             return (planning.read_profile(path, identity) if path.is_file() else None), ""
         except BadInput as error:
-            return None, str(error)
+            if named is not None:
+                return None, str(error)
+            self.log.emit(
+                Note(message="profile.json is of others: blocks are measured again")
+            )
+            return None, ""
 
     def _measured(self, now: _Generation, memory: tuple[float, ...]) -> Profile:
         if now.order.rank == 0:
@@ -311,12 +316,12 @@ class BlockRank(RankProcess[GenerationOrder]):
 
 def _ideal_by_part(costs: StageCosts) -> dict[str, float]:
     """Return a device's mean seconds of each part where all work alike long (Fig. 2's ideal)."""
-    load_s, alone = costs.profile.load_s, list[list[float]]()
+    load_s, parts_s = costs.profile.load_s, list[list[float]]()
     for blocks in map(costs.profile.types.__getitem__, costs.profile.devices):
         sides = zip(*((b.teacher_s, b.student_s) for b in blocks), strict=True)
-        alone.append([load_s, *(sum(at(s, costs.batch) for s in side) for side in sides)])
-    seconds = torch.tensor(alone, dtype=torch.float64)
-    rates = 1 / seconds.sum(1, keepdim=True)  # of devices, which add up
+        parts_s.append([load_s, *(sum(at(s, costs.batch) for s in side) for side in sides)])
+    seconds = torch.tensor(parts_s, dtype=torch.float64)
+    rates = 1 / seconds.sum(1, keepdim=True).clamp_min(1e-12)  # of devices, which add up
     ideal = (seconds * rates).mean(0) / rates.sum()
     return dict(zip(("load", "teacher", "student"), ideal.tolist(), strict=True))
 

@@ -14,6 +14,7 @@ from kdlab.experiment.spec import ExperimentSpec
 from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.cutting import Cuts, Cutting, cut_both
 from kdlab.methods.blockwise.pairs import inherit_variants, weigh_channels
+from kdlab.methods.blockwise.profiling import copies
 from kdlab.models.block_variants import variant_blocks
 from kdlab.models.model import ModelSpec, Normalised
 from kdlab.models.pixel_mean import fit_pixel_mean
@@ -75,6 +76,8 @@ def identity_of(
     }
     if cutting.same:
         model["same"] = cutting.same  # these cost nothing
+    if (weights := copies(spec.train)) != copies(Recipe()):
+        model["copies"] = weights
     if cutting.pairs[0].relayed > 1:
         model["follows"] = True  # twice as much is relayed
     for name in ("precision", "accumulate"):

@@ -99,7 +99,7 @@ class EnsembleRun:
                 "Raise method.shards.concentration."
             )
         if why is None and self.method.final == "validation" and not images:
-            why = "method.final is validation, with 0 images; set data.validation_share"
+            why = "method.final is validation, and the data has none; set data.validation_share"
         if why is not None:
             raise BadInput(f"{self.member.source_name}: {why}")
         if self.method.stacked:

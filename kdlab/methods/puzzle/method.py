@@ -53,7 +53,7 @@ class Puzzle(Blockwise, BlockChoice):
                 yield Fault(name, f"is set with {self.component}; {why}")
         for name in _OF_ONE:
             if (value := getattr(self, name)) != getattr(Blockwise, name):
-                why = "stand-ins inherit, and learn behind the teacher's blocks by relative errors"
+                why = "stand-ins inherit, and learn behind the teacher's blocks"
                 yield Fault(name, f"is {value} with {self.component}; {why}")
 
     @property

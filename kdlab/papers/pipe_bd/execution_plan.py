@@ -87,7 +87,7 @@ def programme(
     _check_memory(plan_set, costs)
     if idle := plan_set.idle(devices):  # not in the paper, whose plans use all devices
         named = f"device{'s' * (len(idle) > 1)} {', '.join(map(str, idle))}"
-        why += f"; {named} idle: none was found that uses more devices and is as fast"
+        why += f"; {named} idle: no plan was found that uses more devices and is as fast"
     return replace(plan_set, predicted_s=predicted_s(plan_set, costs), why=why)
 
 

@@ -68,6 +68,23 @@ def test_the_memory_of_a_block_has_what_its_optimizer_keeps(optimizer, copies):
     assert [b.fixed_bytes for b in sized] == [b.fixed_bytes for b in blocks]
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "most"),
+    [
+        ({"optimizer": "timm/adafactor"}, 2.1),  # rows and columns of its second moments
+        ({"optimizer": "timm/adamw", "optimizer_options": {"capturable": True}}, 4.0),
+    ],
+)
+def test_what_an_optimizer_of_other_devices_keeps_is_known_here(optimizer, most):
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.Flatten(), nn.Linear(64, 5))
+    pairs = pairs_of(
+        cut(net, ["0"]), cut(copy.deepcopy(net), ["0"]), torch.randn(2, 3, 6, 6)
+    )
+    recipe = Recipe(lr=0.1, device="cpu", batch=2, **optimizer)
+    first, _ = unmeasured(pairs, [(3, 6, 6), (4, 4, 4)], recipe)
+    assert 2 < first.fixed_bytes / (4 * 3 * 4 * 9) - 1 <= most
+
+
 def test_a_block_that_follows_has_its_costs():
     """Both networks' outputs are relayed; a block equal to the teacher's runs for both."""
     blocks = {}

@@ -247,8 +247,12 @@ def test_a_kept_profile_is_taken_or_it_is_said_why_not(run, tmp_path):
     path = folder.path / "profile.json"
     planning.write_profile(profile(0.1, 0.1, 0.1), identity, path)
     assert rank._stored_profile(identity)[0].devices == ("cpu", "cpu")
-    _, why = rank._stored_profile(replace(identity, batch=7))
-    assert "another batch (48, here 7)" in why
+    assert rank._stored_profile(replace(identity, model="another")) == (None, "")
+    assert "blocks are measured again" in of_kind(folder, "note")[-1].message
+    named = rank_of(run("tr", f"method.profile={path}", name="c"))
+    assert (
+        "another batch (48, here 7)" in named._stored_profile(replace(identity, batch=7))[1]
+    )
     misconfigured = rank_of(run("tr", f"method.profile={tmp_path}/none.json", name="b"))
     assert "There is no profile at" in misconfigured._stored_profile(identity)[1]
     with pytest.raises(BadInput, match="There is no profile at"):

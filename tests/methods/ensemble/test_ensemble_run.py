@@ -177,7 +177,7 @@ def test_a_student_chosen_by_validation_needs_some():
     object.__setattr__(run.method, "final", "validation")
     run.check()
     vars(run.setup)["data"] = replace(run.setup.data, validation=np.empty(0, np.int64))
-    with pytest.raises(BadInput, match="is validation, with 0 images; set data"):
+    with pytest.raises(BadInput, match="is validation, and the data has none; set data"):
         run.check()
 
 

@@ -210,7 +210,7 @@ def test_a_device_that_would_only_hold_the_others_back_is_left_idle():
     assert plan.predicted_s == pytest.approx(0.15 + 2 * 0.02)
     assert plan.idle(3) == [0]
     assert (
-        "device 0 idle: none was found that uses more devices and is as fast" in plan.why
+        "device 0 idle: no plan was found that uses more devices and is as fast" in plan.why
     )
     everyone = programme("ir", costs)
     assert everyone.idle(3) == []

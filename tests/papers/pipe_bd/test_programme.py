@@ -79,7 +79,8 @@ def test_a_device_without_rows_is_left_idle():
     chosen = programme("ahd", costs(blocks=1, devices=9))
     assert chosen.idle(9) == [8]
     assert (
-        "device 8 idle: none was found that uses more devices and is as fast" in chosen.why
+        "device 8 idle: no plan was found that uses more devices and is as fast"
+        in chosen.why
     )
 
 
