@@ -17,7 +17,7 @@ from kdlab.experiment.setup import TrainingSetup, network_of
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.cutting import Cuts, Cutting
-from kdlab.methods.blockwise.profiling import paths_of, unmeasured
+from kdlab.methods.blockwise.profiling import copies, paths_of, unmeasured
 from kdlab.methods.blockwise.search import ArchitectureSearch
 from kdlab.methods.blockwise.setup import cutting_of, identity_of, memory_of, smallest_batch
 from kdlab.methods.blockwise.whole import train_whole
@@ -288,17 +288,17 @@ def check(method: Blockwise, setup: TrainingSetup) -> Cutting:
             )
     if not any(variant_blocks(pair.student) for pair in cutting.pairs):
         # Of a library only one variant each is trained
-        _check_whole_fits(method, cutting, costs)
+        _check_whole_fits(method, spec.train, costs)
     return cutting
 
 
-def _check_whole_fits(method: Blockwise, cutting: Cutting, costs: StageCosts) -> None:
+def _check_whole_fits(method: Blockwise, train: Recipe, costs: StageCosts) -> None:
     """Raise BadInput where fine-tuning the whole student needs more memory than a device has."""
     if method.fine_tune is None or method.memory_gb is None:
         return
-    recipe, paths = method.fine_tune, paths_of(cutting.student)
-    blocks = unmeasured(cutting.pairs, cutting.shapes, recipe, paths)
-    fixed = sum(block.fixed_bytes for block in blocks)  # with what its own optimizer keeps
+    recipe, fixed = method.fine_tune, costs.fixed_bytes(0, costs.blocks)
+    learnt = sum(block.gradient_bytes for block in costs.profile.types["any"])
+    fixed += (copies(recipe) - copies(train)) * learnt  # of its own optimizer
     rows = -(-recipe.batch // recipe.accumulate)  # at a time
     needed = (fixed + rows * costs.row_bytes(0, costs.blocks)) / 1e9
     if needed > method.memory_gb:

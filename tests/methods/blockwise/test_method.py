@@ -9,15 +9,17 @@ from small_pipelines import CPU, STUDENT, cutting
 import kdlab
 from kdlab.errors import BadInput, SpecError
 from kdlab.experiment.setup import TrainingSetup
-from kdlab.methods.blockwise.method import Blockwise, check
+from kdlab.methods.blockwise.method import Blockwise, _check_whole_fits, check
 from kdlab.methods.blockwise.setup import (
     identity_of,
     memory_of,
     smallest_batch,
     write_architecture,
 )
+from kdlab.papers.pipe_bd.block_cost import Block, Profile, StageCosts
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.papers.pipe_bd.stages import pipeline
+from kdlab.train.recipe import Recipe
 
 FOLLOWS = "method.block_inputs=student"
 LIBRARY = (
@@ -117,6 +119,21 @@ def test_a_student_that_does_not_fit_one_device_is_trained_by_blocks_on_several(
         return
     with pytest.raises(BadInput, match=refused):
         check(spec.method, setup)
+
+
+def test_fine_tuning_needs_the_memory_of_its_own_optimizer():
+    block = Block(
+        teacher_s={8: 1.0},
+        student_s={8: 1.0},
+        gradient_bytes=100e6,
+        fixed_bytes=300e6,  # three copies, as with momentum
+    )
+    costs = StageCosts(Profile(types={"any": [block]}, devices=("any",)), 8)
+    sgd, adamw = (Recipe(device="cpu", optimizer=name) for name in ("sgd", "adamw"))
+    _check_whole_fits(Blockwise(fine_tune=sgd, memory_gb=0.35), sgd, costs)
+    _check_whole_fits(Blockwise(fine_tune=adamw, memory_gb=0.41), sgd, costs)
+    with pytest.raises(BadInput, match=r"needs 0\.4 GB, and method.memory_gb is 0\.35"):
+        _check_whole_fits(Blockwise(fine_tune=adamw, memory_gb=0.35), sgd, costs)
 
 
 def test_the_smoke_experiment_is_fine(elsewhere):
