@@ -12,6 +12,7 @@ from kdlab.checks import checked
 from kdlab.checks.machine import EngineFacts
 from kdlab.checks.training import EndedTraining, RunFacts
 from kdlab.cluster.pool import ComputingPoolSpec
+from kdlab.events.blockwise import WholeStudentStarted
 from kdlab.events.checks import CheckMade
 from kdlab.events.ensemble import RoundClosed
 from kdlab.events.event import Emit
@@ -167,6 +168,8 @@ class _EventFacts:
 
     validated: int = 0  # validation images
     curves: dict[str | None, dict[int, float]] = field(default_factory=dict)
+    # Of the blocks, where the whole student was then trained
+    blocks: dict[str | None, dict[int, float]] = field(default_factory=dict)
     engines: list[str] = field(default_factory=list)  # as teachers reported them
     findings: list[CheckMade] = field(default_factory=list)  # of the newest session
     # Workers whose models made up each round, by member and round
@@ -182,6 +185,9 @@ class _EventFacts:
                     facts.findings.clear()
                 case EpochDone(validation_top1=float(top1)):
                     facts.curves.setdefault(event.member, {})[event.epoch] = top1
+                # Its epochs count from 1 again; it may be resumed
+                case WholeStudentStarted() if event.member not in facts.blocks:
+                    facts.blocks[event.member] = facts.curves.pop(event.member, {})
                 case TeacherJoined() | EngineChanged() if "engine" in (
                     engine_facts := event.facts()
                 ):
@@ -211,6 +217,7 @@ def _facts(
     trainings = []
     for result in results:
         slow = of_result(result.figures)
+        of_blocks = [*log.blocks.get(result.member, {}).values()]
         trainings.append(
             EndedTraining(
                 source=result.source,
@@ -218,6 +225,10 @@ def _facts(
                 top1=result.last.top1,
                 teacher_top1=result.teacher_top1,
                 validation=[*log.curves.get(result.member, {}).values()],
+                # A searched network starts anew, without its blocks
+                blocks_top1=of_blocks[-1]
+                if of_blocks and "blocks_top1" in result.more
+                else None,
                 epochs=result.epochs,
                 best_epoch=result.best_epoch,
                 lost=result.lost,

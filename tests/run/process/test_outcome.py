@@ -259,3 +259,32 @@ def test_findings_of_before_and_of_the_end_are_in_the_result_and_events(combine,
     }  # fmt: skip
     assert [one.code for one in combine.events] == ["KD-R03", "KD-R06", "KD-R08"]
     assert [one["code"] for one in checks[:2]] == ["KD-R06", "KD-R08"]
+
+
+def test_epochs_of_blocks_are_not_those_of_the_whole_student_that_comes_after(
+    combine, tmp_path
+):
+    log = EventLog(tmp_path / "events.jsonl")
+    log.emit(event("run_started", 1, dataset={"validation": 400}))
+
+    def epoch(number, top1):
+        counts = {"of_epochs": 4, "step": 1, "samples_lost": 0, "samples_repeated": 0}
+        facts = counts | {"samples_per_second": 1.0, "validation_top1": top1}
+        log.emit(event("epoch_done", 1, epoch=number, member="none/seed0", **facts))
+
+    for number, top1 in ((1, 90.0), (2, 68.0), (3, 70.0), (4, 69.0)):
+        epoch(number, top1)
+    started = {"member": "none/seed0", "epochs": 3, "distilled": {}}
+    for number, top1 in ((1, 40.0), (2, 76.0), (3, 75.5)):
+        log.emit(event("whole_student_started", 1, **started))  # resumed after each epoch
+        epoch(number, top1)
+    blocks = report("none", more={"blocks_top1": 67.0}, best_epoch=2, epochs=3)
+    searched = report("none", best_epoch=2, epochs=3)
+    tips = {}
+    for name, reported in (("blocks", blocks), ("searched", searched)):
+        checks = combine("none", reported).checks
+        tips[name] = {c["code"]: c["found"] for c in checks if c["result"] == "tip"}
+    assert "KD-R05" not in tips["blocks"]  # the last epoch is not the blocks' fourth
+    words = "none, seed 0: 69.0 % on validation with the blocks, then 40.0 %"
+    assert tips["blocks"]["KD-R10"] == words
+    assert "KD-R10" not in tips["searched"]  # which begins anew
