@@ -37,7 +37,7 @@ from kdlab.papers.shares import shared_rows
 _MOST_STATES = 20_000  # combinations of numbers of devices left, by kind
 _MOST_TURNS = 300_000  # of the search through all plans: about half a second
 _NEARLY, _FAR = 1 / 32, 1e3  # relative excess over the lower bound, first and last limit
-_PRICED_LIMITS = 5  # up to half as long again as the lower bound
+_PRICED_LIMITS, _PRICED_GROWTH = 8, 1.5  # up to half as long again as the lower bound
 _ALIKE = 1 + 1e-12  # times that differ by less count as equal
 
 
@@ -196,7 +196,7 @@ class _Search:
             The plan, or None where the search gives up; and a lower bound of all plans.
         """
         search = PricedSearch(self.prices)
-        for limit in islice(_limits(bound), _PRICED_LIMITS):
+        for limit in islice(_limits(bound, growth=_PRICED_GROWTH), _PRICED_LIMITS):
             stages, complete = search.below(limit)
             self.looked_at += search.tried
             if stages is not None:
@@ -375,14 +375,14 @@ class _Search:
         return Plan(self.costs.batch, tuple(plan_stages), self.decoupled, self.costs.lead)
 
 
-def _limits(least: float, over: float = _NEARLY) -> Iterator[float]:
+def _limits(least: float, over: float = _NEARLY, growth: float = 2.0) -> Iterator[float]:
     """Yield rising limits above the lower bound, at last infinity.
 
     The nearer a limit is to the bound, the fewer stages can be part of a plan below it.
     """
     while over < _FAR:
         yield least * (1 + over)
-        over *= 2
+        over *= growth
     yield inf
 
 

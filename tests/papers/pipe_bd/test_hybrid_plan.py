@@ -140,7 +140,7 @@ def test_of_many_kinds_it_is_the_best_too(devices, kinds):
     assert costs.step_s(result.plan) == pytest.approx(result.step_s)
 
 
-@pytest.mark.parametrize(("devices", "kinds"), [(64, 4), (48, 6)])
+@pytest.mark.parametrize(("devices", "kinds"), [(64, 4), (48, 6), (32, 8)])
 @pytest.mark.long
 def test_of_too_many_kinds_it_is_within_5_percent_of_the_bound(devices, kinds):
     """By prices, where all plans are too many to compare."""
