@@ -254,5 +254,7 @@ class ForgotBlocks(CodedCheck[RunFacts]):
         return "; ".join(
             f"{name}: {before:.1f} % on validation with the blocks, then {least:.1f} %"
             for name, before, least in falls
-            if before - least > chance((before,), facts.validated)
+            # Half of what they knew beyond a guess; less comes back in an epoch or two
+            if least < (before + facts.guessing) / 2
+            and before - least > chance((before,), facts.validated)
         )
