@@ -23,7 +23,6 @@ class EndedTraining(ComparedTraining):
     """A finished training with the facts that checks need."""
 
     best_epoch: int = 0
-    blocks_top1: float | None = None  # on validation, before the whole student was trained
     lost: int = 0  # samples
     without: str = ""  # rounds that continued without a worker, as text
     repeated: int = 0
@@ -235,26 +234,3 @@ class StarvedStudent(CodedCheck[RunFacts]):
     def advice(self, facts: RunFacts) -> str:
         remedies = [t.slow_side for t in facts.trainings if (t.starved or 0.0) > STARVED]
         return next(filter(None, remedies), self.do)
-
-
-class ForgotBlocks(CodedCheck[RunFacts]):
-    code = "KD-R10"
-    title = "the whole student kept what its blocks had learned"
-    level = "tip"
-    do = "A smaller method.fine_tune.lr, a fifth of it"
-
-    def find(self, facts: RunFacts) -> str | None:
-        falls = [
-            (t.name, t.blocks_top1, min(t.validation))
-            for t in facts.trainings
-            if t.blocks_top1 is not None and t.validation
-        ]
-        if not facts.validated or not falls:
-            return None
-        return "; ".join(
-            f"{name}: {before:.1f} % on validation with the blocks, then {least:.1f} %"
-            for name, before, least in falls
-            # Half of what they knew beyond a guess; less comes back in an epoch or two
-            if least < (before + facts.guessing) / 2
-            and before - least > chance((before,), facts.validated)
-        )

@@ -29,6 +29,7 @@ class ComparedTraining:
     """One training of a comparison; accuracies in percent.
 
     validation: top-1 after each epoch.
+    recipe: key of the recipe that has the epochs.
     """
 
     source: str
@@ -37,6 +38,7 @@ class ComparedTraining:
     teacher_top1: float | None = None  # on test; None without one
     validation: Sequence[float] = ()
     epochs: int
+    recipe: str = "train"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,8 +259,8 @@ def too_few_epochs(
         sources: trainings of each source.
         validated: number of validation images; 0 without.
     """
-    epochs = min(m.epochs for members in sources for m in members)
-    cure = f"more epochs (train.epochs={2 * epochs})"
+    epochs, recipe = min((m.epochs, m.recipe) for members in sources for m in members)
+    cure = f"more epochs ({recipe}.epochs={2 * epochs})"
     rises = [[_rise(m.validation) for m in members] for members in sources]
     means = [fmean(each) for each in rises if not any(math.isnan(rise) for rise in each)]
     # One standard error: the same images are evaluated again.

@@ -113,10 +113,6 @@ FIRES = {
         run(taught=replace(TAUGHT, starved=0.4, slow_side="one teacher more would help")),
         "waited 40% of its time", "One teacher more would help",
     ),
-    "KD-R10": (
-        run(taught=replace(TAUGHT, blocks_top1=68.2, validation=[27.1, 60.0, 78.0])),
-        "68.2 % on validation with the blocks, then 27.1 %", "fine_tune.lr",
-    ),
     "KD-M01": (MachineFacts(load=3.5, cores=2), "load 3.5 on 2 cores", "Wait"),
     "KD-M02": (EngineFacts.from_reports([ENGINE, REFUSED]), "compiled bf16 refused: mean", "set"),
     "KD-S01": (
@@ -129,8 +125,7 @@ FIRES = {
 GOOD = [
     PHOTOS,
     TEACHER,
-    # It fell, and kept more than half of what the blocks knew beyond a guess
-    run(taught=replace(TAUGHT, blocks_top1=70.0, validation=[55, *TAUGHT.validation[1:]])),
+    run(),
     ExaminedFacts(vanished={"none/seed0": []}),
     MachineFacts(load=0.3, cores=2),
     EngineFacts.from_reports([ENGINE]),

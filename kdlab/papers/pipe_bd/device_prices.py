@@ -13,7 +13,7 @@ from math import inf, sqrt
 
 from kdlab.papers.pipe_bd.group_rows import Counts, Groups
 
-_HALVINGS = 6  # of the ratio of 1.5 between steps that are too short and long enough
+_HALVINGS = 6  # of a last factor of 1.5, which leave 0.6 %
 _SHORT = 1e-12  # seconds
 LESS = 1 - 1e-9  # a hair less: sums in another order differ in their last bits
 

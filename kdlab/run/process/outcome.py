@@ -168,8 +168,8 @@ class _EventFacts:
 
     validated: int = 0  # validation images
     curves: dict[str | None, dict[int, float]] = field(default_factory=dict)
-    # Of the blocks, where the whole student was then trained
-    blocks: dict[str | None, dict[int, float]] = field(default_factory=dict)
+    # Of the student after its blocks
+    epochs_after: dict[str | None, int] = field(default_factory=dict)
     engines: list[str] = field(default_factory=list)  # as teachers reported them
     findings: list[CheckMade] = field(default_factory=list)  # of the newest session
     # Workers whose models made up each round, by member and round
@@ -185,9 +185,10 @@ class _EventFacts:
                     facts.findings.clear()
                 case EpochDone(validation_top1=float(top1)):
                     facts.curves.setdefault(event.member, {})[event.epoch] = top1
-                # Its epochs count from 1 again; it may be resumed
-                case WholeStudentStarted() if event.member not in facts.blocks:
-                    facts.blocks[event.member] = facts.curves.pop(event.member, {})
+                # Its epochs count from 1 again; after a resume it starts once more
+                case WholeStudentStarted() if event.member not in facts.epochs_after:
+                    facts.epochs_after[event.member] = event.epochs
+                    facts.curves.pop(event.member, None)
                 case TeacherJoined() | EngineChanged() if "engine" in (
                     engine_facts := event.facts()
                 ):
@@ -216,8 +217,10 @@ def _facts(
     """Collect what checks need of all trainings, and the verdict on the teacher."""
     trainings = []
     for result in results:
-        slow = of_result(result.figures)
-        of_blocks = [*log.blocks.get(result.member, {}).values()]
+        slow, recipe = of_result(result.figures), "train"
+        if (epochs := log.epochs_after.get(result.member)) is not None:
+            # A searched network, which is trained anew, has no blocks
+            recipe = f"method.{'fine_tune' if 'blocks_top1' in result.more else 'retrain'}"
         trainings.append(
             EndedTraining(
                 source=result.source,
@@ -225,11 +228,8 @@ def _facts(
                 top1=result.last.top1,
                 teacher_top1=result.teacher_top1,
                 validation=[*log.curves.get(result.member, {}).values()],
-                # A searched network starts anew, without its blocks
-                blocks_top1=of_blocks[-1]
-                if of_blocks and "blocks_top1" in result.more
-                else None,
-                epochs=result.epochs,
+                epochs=result.epochs if epochs is None else epochs,
+                recipe=recipe,
                 best_epoch=result.best_epoch,
                 lost=result.lost,
                 without=log.without(result.member),
