@@ -261,37 +261,41 @@ def test_rivals_exchange_the_bytes_that_one_counts_by_hand(rivals):
     assert rivals["muloco"][2].figures["fetched_bytes"] == 2 * 2 * sum(coded)
 
 
-NORMED = "student={type: models/cifar_resnet, depth: 8, width: [4, 4, 8, 8]}"
-
-
-BESIDE = {  # by kind: steps, and rows that go forward, for each of two workers' local iterations
-    "model_average": (1.0, 0.0),
-    # A quarter more steps in compressions, whose rows both models label
-    "ensemble, diversity_weight: 0, compression: {type: train/compression/distillation, "
-    "p_fraction: 0.25}": (1.25, 0.25 * 2),
+COMPUTED = {  # by aggregation: options; steps and forward passes of a worker's local iteration
+    "model_average": ("", 1.0, 0.0),
+    # A quarter more steps in compressions, whose batches both models label
+    "ensemble": (
+        "diversity_weight: 0, compression: {type: train/compression/distillation, "
+        "p_fraction: 0.25}", 1.25, 2 * 0.25,
+    ),
     # The other model's predictions, but not in the first of four rounds
-    "codistillation": (1.0, 0.75),
-}
+    "codistillation": ("", 1.0, 0.75),
+}  # fmt: skip
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", BESIDE, ids=lambda kind: kind.split(",")[0])
+@pytest.mark.parametrize("kind", COMPUTED)
 def test_methods_compute_beside_their_iterations_what_one_counts_by_hand(tmp_path, kind):
     """PyTorch counts twice, so that what is done once a round can be left out."""
+    options, steps, forward_passes = COMPUTED[kind]
 
     def counted(iterations):
-        name, comma, rest = kind.partition(",")
-        known = f"type: train/aggregation/{name}, tau: {iterations // 4}{comma}{rest}"
-        compare = f"{{a: {{aggregation: {{{known}}}, iterations: {iterations}}}}}"
+        tau = iterations // 4
+        aggregation = f"type: train/aggregation/{kind}, tau: {tau}, {options}"
+        compare = f"{{a: {{aggregation: {{{aggregation}}}, iterations: {iterations}}}}}"
         with FlopCounterMode(display=False) as counter:
             trained(run_of("method.workers=2", compare=compare), tmp_path / str(iterations))
         return counter.get_total_flops()
 
-    steps, rows = BESIDE[kind]
-    behind_stem = 32 * 32 + 10 * 32
-    forward = 2 * 20 * (32 * 8 * 8 + behind_stem)  # a batch of 20
-    step = 2 * forward + 2 * 20 * behind_stem  # the stem's input has no gradient
-    assert (counted(24) - counted(12)) / (2 * 12) == steps * step + rows * forward
+    # A patch of 8 x 8 pixels, a hidden layer, ten classes; a batch of 20
+    stem, behind = 32 * 8 * 8, 32 * 32 + 10 * 32
+    forward = 2 * 20 * (stem + behind)
+    step = 2 * forward + 2 * 20 * behind  # the images have no gradient
+    expected = steps * step + forward_passes * forward
+    assert (counted(24) - counted(12)) / (2 * 12) == expected
+
+
+NORMED = "student={type: models/cifar_resnet, depth: 8, width: [4, 4, 8, 8]}"
 
 
 def of_all_images(run, weights):
