@@ -172,7 +172,7 @@ def test_the_tables_are_of_the_claims_and_say_nothing_of_whoever_measured():
     assert not any(".zip" in text for text in texts)  # paths of a user's images
     claims = results.HERE.with_name("claims").rglob("*.yaml")
     lines = sum(text.count("\n") for text in [*texts, *(c.read_text() for c in claims)])
-    assert lines <= 1860, "what is claimed and what came of it, a line a number"
+    assert lines <= 1880, "what is claimed and what came of it, a line a number"
 
 
 def test_a_row_that_was_left_out_is_kept_without_numbers(tmp_path, monkeypatch):
