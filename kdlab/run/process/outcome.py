@@ -168,7 +168,7 @@ class _EventFacts:
 
     validated: int = 0  # validation images
     curves: dict[str | None, dict[int, float]] = field(default_factory=dict)
-    # Of the student after its blocks
+    # Of the whole student after its blocks, by member
     epochs_after: dict[str | None, int] = field(default_factory=dict)
     engines: list[str] = field(default_factory=list)  # as teachers reported them
     findings: list[CheckMade] = field(default_factory=list)  # of the newest session
@@ -217,10 +217,9 @@ def _facts(
     """Collect what checks need of all trainings, and the verdict on the teacher."""
     trainings = []
     for result in results:
-        slow, recipe = of_result(result.figures), "train"
-        if (epochs := log.epochs_after.get(result.member)) is not None:
-            # A searched network, which is trained anew, has no blocks
-            recipe = f"method.{'fine_tune' if 'blocks_top1' in result.more else 'retrain'}"
+        slow, after = of_result(result.figures), log.epochs_after.get(result.member)
+        # A searched network, which is trained anew, has no blocks
+        then = "fine_tune" if "blocks_top1" in result.more else "retrain"
         trainings.append(
             EndedTraining(
                 source=result.source,
@@ -228,8 +227,8 @@ def _facts(
                 top1=result.last.top1,
                 teacher_top1=result.teacher_top1,
                 validation=[*log.curves.get(result.member, {}).values()],
-                epochs=result.epochs if epochs is None else epochs,
-                recipe=recipe,
+                epochs=after or result.epochs,
+                recipe=f"method.{then}" if after else "train",
                 best_epoch=result.best_epoch,
                 lost=result.lost,
                 without=log.without(result.member),
