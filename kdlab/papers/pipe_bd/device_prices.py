@@ -9,7 +9,7 @@ are cut, no plan has so short a step. IV-C searches exhaustively, so it needs no
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import inf, sqrt
+from math import inf, pow, sqrt
 
 from kdlab.papers.pipe_bd.group_rows import Counts, Groups
 
@@ -30,15 +30,17 @@ class DeviceDemand:
 class DevicePrices:
     """Prices of the devices of each kind, for stages of these groups."""
 
-    def __init__(self, groups: Groups, numbers: Counts, widest: int) -> None:
+    def __init__(
+        self, groups: Groups, numbers: Counts, widest: int, *, exponent: float = 1.0
+    ) -> None:
         self.groups, self.costs, self.numbers = groups, groups.costs, numbers
         self.widest = widest  # devices of a stage at most; 1 for TR
         blocks, batch = range(self.costs.blocks), self.costs.batch
         works = [
             [self.costs.work_s(b, k.type, batch) for b in blocks] for k in groups.kinds
         ]
-        # Of a device of each kind
-        self.of = [1 / max(_SHORT, sum(own)) for own in works]
+        # Of a device of each kind: its speed, to this power
+        self.of = [pow(1 / max(_SHORT, sum(own)), exponent) for own in works]
         self.worth = self.price(numbers)
         self.needed = cache(self._needed)
 

@@ -14,7 +14,7 @@ has its input. The paper searches all plans; this finds one that is as good with
 searches below a limit that rises from a lower bound of all plans (device_prices.py), and the first
 plan that it finds is the best. With too many kinds and devices for that, the plan comes with a
 bound: with DPU it is searched by prices (priced_search.py); with a barrier, or where that gives up,
-the kinds are ordered and stages take neighbours.
+the kinds are ordered and stages take neighbours (its bound: barrier_bound.py).
 """
 
 from bisect import bisect_right
@@ -25,6 +25,7 @@ from itertools import accumulate, islice, product
 from math import comb, floor, inf, log10, nextafter, prod
 from operator import sub
 
+from kdlab.papers.pipe_bd.barrier_bound import barrier_bound_s
 from kdlab.papers.pipe_bd.block_cost import DeviceKind, StageCosts
 from kdlab.papers.pipe_bd.device_prices import DevicePrices
 from kdlab.papers.pipe_bd.group_rows import Counts, Groups
@@ -168,6 +169,8 @@ class _Search:
             if result.plan is not None:
                 break
         assert result is not None
+        if not self.decoupled and result.plan is not None:
+            bound = max(bound, barrier_bound_s(self.prices, result.step_s))
         return replace(result, bound_s=bound)
 
     def _first(self, bound: float) -> tuple[PlanFound | None, float]:

@@ -140,13 +140,19 @@ def test_of_many_kinds_it_is_the_best_too(devices, kinds):
     assert costs.step_s(result.plan) == pytest.approx(result.step_s)
 
 
-@pytest.mark.parametrize(("devices", "kinds"), [(64, 4), (48, 6), (32, 8)])
+@pytest.mark.parametrize(
+    ("devices", "kinds", "decoupled", "near"),
+    [
+        *((64, 4, True, 1.05), (48, 6, True, 1.05), (32, 8, True, 1.05)),
+        *((64, 2, False, 1.05), (48, 3, False, 1.05), (32, 8, False, 1.09)),
+    ],
+)
 @pytest.mark.long
-def test_of_too_many_kinds_it_is_within_5_percent_of_the_bound(devices, kinds):
+def test_of_too_many_kinds_it_is_near_the_bound(devices, kinds, decoupled, near):
     """By prices, where all plans are too many to compare."""
     costs = many(devices, devices, kinds)
-    result = best_plan(costs)
-    assert result.bound_s <= result.step_s <= 1.05 * result.bound_s
+    result = best_plan(costs, decoupled=decoupled)
+    assert result.bound_s <= result.step_s <= near * result.bound_s
     assert costs.step_s(result.plan) == pytest.approx(result.step_s)
     assert sorted(result.plan.devices) == list(range(devices))
 
