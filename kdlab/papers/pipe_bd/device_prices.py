@@ -77,7 +77,9 @@ class DevicePrices:
         )
         while not self._may_be(high):  # until a step may be so short
             low, high = high, 1.5 * high
-        for _ in range(_HALVINGS if low < high else 0):  # bisects, by ratios
+        # With a barrier it is far below the plans (barrier_bound.py) however precise it is.
+        halvings = _HALVINGS if self.groups.decoupled else 2
+        for _ in range(halvings if low < high else 0):  # bisects, by ratios
             middle = sqrt(low * high)
             low, high = (low, middle) if self._may_be(middle) else (middle, high)
         return low * LESS

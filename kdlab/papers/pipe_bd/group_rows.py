@@ -99,6 +99,10 @@ class Groups:
         # A hair less: sums in another order differ in their last bits.
         return sums([s * (1 - 1e-9) for s in each])
 
+    def too_long(self, first: int, stop: int, counts: Counts, below: float) -> bool:
+        """Return True where this and every longer stage takes as long, whatever follows."""
+        return not self._may(first, stop, counts, -inf, below)
+
     def _may(
         self, first: int, stop: int, counts: Counts, behind: float, below: float
     ) -> bool:

@@ -245,7 +245,9 @@ class _Search:
         Raises:
             _TooMany: too many devices of several kinds.
         """
-        if prod(n + 1 for n in self.numbers) > _MOST_STATES:
+        # With a barrier prices rule out few: each state with what it can take is a turn.
+        turns = 0 if self.decoupled else prod((n + 1) * (n + 2) // 2 for n in self.numbers)
+        if prod(n + 1 for n in self.numbers) > _MOST_STATES or turns > _MOST_TURNS:
             raise _TooMany
         states = list(product(*(range(n + 1) for n in self.numbers)))
         every = (taken for taken in states if 0 < sum(taken) <= self.widest)
@@ -333,8 +335,7 @@ class _Search:
             )
             # Only stages before a rest that is fast enough
             begin = max(first + 1, bisect_right(behind.soonest, -below))
-            # From short stages on: once computing alone takes longer than the best so far, every
-            # longer stage does, too.
+            # From short stages on: once one takes too long, every longer one does, too.
             for stop in range(begin, self.costs.blocks + 1):
                 if work[stop] - work[first] >= below:
                     break
@@ -349,6 +350,8 @@ class _Search:
                 if seconds < below:
                     row.seconds[first] = below = seconds
                     row.picked[first] = stop, rest, taken
+                elif seconds == inf and self.groups.too_long(first, stop, taken, below):
+                    break
         self._turns -= 1 + len(firsts)
         if self._turns < 0:
             raise _TooMany
