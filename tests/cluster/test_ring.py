@@ -1,3 +1,5 @@
+import errno
+import os
 import socket
 from itertools import pairwise
 
@@ -5,7 +7,7 @@ import numpy as np
 import pytest
 
 from kdlab.cluster.reader.ring import Channel, Layout, Ring
-from kdlab.errors import ClusterError
+from kdlab.errors import ClusterError, is_full
 
 LAYOUT = Layout(slots=3, largest=5, shape=(2, 3, 3), classes=4)
 
@@ -47,8 +49,24 @@ def test_slots_do_not_overlap_and_are_aligned():
 
 def test_a_ring_that_fits_nowhere_is_refused_with_the_numbers():
     layout = Layout(slots=4, largest=1 << 20, shape=(3, 1 << 12, 1 << 12), classes=10)
-    with pytest.raises(ClusterError, match=r"needs \d+ MB.*soft_labels.slots"):
+    with pytest.raises(ClusterError, match=r"needs [\d.]+ MB.*soft_labels.slots"):
         Ring.create(layout)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG])
+def test_a_small_ring_without_room_is_of_a_full_disk(monkeypatch, number):
+    """So the run says what it has saved, and how it goes on."""
+
+    def full(*arguments):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    layout = Layout(slots=4, largest=8, shape=(3, 16, 16), classes=10)
+    with pytest.raises(
+        ClusterError, match=r"needs 0.03 MB.*free \(.*soft_labels"
+    ) as caught:
+        Ring.create(layout)
+    assert is_full(caught.value)
 
 
 def test_channel_times_out_and_sees_the_other_end_go():

@@ -113,19 +113,20 @@ class Ring:
     @classmethod
     def create(cls, layout: Layout) -> "Ring":
         memory = Path("/dev/shm")
-        in_memory = memory.is_dir() and os.access(memory, os.W_OK)
+        in_memory, why = memory.is_dir() and os.access(memory, os.W_OK), ""
         for folder in ([memory] if in_memory else []) + [Path(tempfile.gettempdir())]:
             with tempfile.TemporaryFile(prefix="kdlab-ring-", dir=folder) as file:
                 try:
                     # Reserved now: a write beyond the available memory would kill the reader.
                     os.posix_fallocate(file.fileno(), 0, layout.bytes)
-                except OSError:  # a small /dev/shm, as in containers
+                except OSError as error:  # a small /dev/shm, as in containers
+                    why = str(error)  # which also tells that a disk is full
                     continue
                 return cls(layout, os.dup(file.fileno()))
         raise ClusterError(
-            f"The ring between reader and trainer needs {layout.bytes / 1e6:.0f} MB, but neither "
-            f"{memory} nor {tempfile.gettempdir()} has them free. Lower soft_labels.slots "
-            f"({layout.slots}) or train.batch ({layout.largest})."
+            f"The ring between reader and trainer needs {layout.bytes / 1e6:.2f} MB, but neither "
+            f"{memory} nor {tempfile.gettempdir()} has them free ({why}). Lower "
+            f"soft_labels.slots ({layout.slots}) or train.batch ({layout.largest})."
         )
 
     def _arrays(self, slot: int) -> Slot:

@@ -145,7 +145,7 @@ def _full(error: Exception, work: Job | None, folder: RunFolder) -> str:
         if work is None
         else work.resume_hint()
     )
-    return f"The disk did not take what was written: {error}. {then}"
+    return f"The disk did not take what was written: {str(error).rstrip('.')}. {then}"
 
 
 def _write(write: Callable[[], None]) -> None:
