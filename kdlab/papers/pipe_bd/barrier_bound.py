@@ -56,7 +56,10 @@ def _bound_s(prices: DevicePrices, known_s: float) -> float:
             if work[stop] - work[first] > left:  # and so does every longer stage
                 break
             behind = table[stop]
-            for price, stage_s, relay_s in _stages(prices, rows, first, stop, left):
+            dearest = budget + behind[-1]  # what is behind it costs this at least
+            for price, stage_s, relay_s in _stages(
+                prices, rows, first, stop, left, dearest
+            ):
                 relay = int(relay_s / step_s)
                 # From where the stage ends in time and what is behind it can be paid ...
                 paid = bisect_left(behind, price - budget)
@@ -64,8 +67,15 @@ def _bound_s(prices: DevicePrices, known_s: float) -> float:
                 # ... to where another stage costs no more than this one with the most time
                 end = bisect_left(negative, behind[max(0, _STEPS - relay)] - price)
                 if begin < end:
-                    every = [each - price for each in behind[begin - relay : end - relay]]
-                    negative[begin:end] = map(max, negative[begin:end], every)
+                    # Not `max`, which takes twice as long here
+                    negative[begin:end] = [
+                        known if known > rest - price else rest - price
+                        for known, rest in zip(
+                            negative[begin:end],
+                            behind[begin - relay : end - relay],
+                            strict=True,
+                        )
+                    ]
     return known_s * (max(0, bisect_left(table[0], -worth) - 1) / _STEPS)
 
 
@@ -83,6 +93,7 @@ def _stages(
     first: int,
     stop: int,
     left_s: float,
+    dearest: float,
 ) -> Iterator[tuple[float, float, float]]:
     """Least price of groups, seconds of the stage, and until the next one has its input.
 
@@ -94,9 +105,12 @@ def _stages(
     for kind, price in zip(groups.kinds, prices.of, strict=True):
         most = costs.most_rows(first, stop, kind.memory)
         for least, end in rows:
+            group_price = price * costs.batch / (end - 1)
+            if group_price > dearest:  # and fewer rows, on more devices, all the more
+                continue
             turn = costs.turn(first, stop, kind.type, least, decoupled=False)
             if turn.busy * LESS > left_s or least > most:  # and more rows all the more
                 break
             stage_s = (turn.busy + (shared_s if least < costs.batch else 0.0)) * LESS
             if stage_s <= left_s:
-                yield price * costs.batch / (end - 1), stage_s, turn.relay * LESS
+                yield group_price, stage_s, turn.relay * LESS

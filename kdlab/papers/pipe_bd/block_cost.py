@@ -93,20 +93,32 @@ class Profile:
         return self.links.get(kind, self.link)
 
 
+_Points = tuple[list[int], list[float]]  # profiled numbers of rows, and their seconds
+
+
 def at(by_rows: Mapping[int, float], rows: int) -> float:
     """Seconds of this many rows, on lines between and beyond the profiled numbers of rows.
 
     Below the fewest rows at least their proportion of the time.
     """
+    return _between(_points(by_rows), rows)
+
+
+def _points(by_rows: Mapping[int, float]) -> _Points:
     sizes = sorted(by_rows)  # the feasible batch sizes of IV-C
     # More rows never take less time, however noisy the profile.
-    times = list(accumulate((by_rows[r] for r in sizes), max))
-    if rows in by_rows:
-        return times[sizes.index(rows)]
+    return sizes, list(accumulate((by_rows[r] for r in sizes), max))
+
+
+def _between(points: _Points, rows: int) -> float:
+    sizes, times = points
+    right = bisect_left(sizes, rows)
+    if right < len(sizes) and sizes[right] == rows:
+        return times[right]
     if len(sizes) == 1:
         return times[0] * rows / sizes[0]
     # Not in the paper: uneven shares have sizes that no even split has.
-    right = min(max(1, bisect_left(sizes, rows)), len(sizes) - 1)
+    right = min(max(1, right), len(sizes) - 1)
     a, b = sizes[right - 1], sizes[right]
     slope = (times[right] - times[right - 1]) / (b - a)
     seconds = times[right - 1] + slope * (rows - a)
@@ -164,7 +176,12 @@ class StageCosts:
         self._fixed = sums([b.fixed_bytes for b in blocks])
         self._row = sums([b.row_bytes for b in blocks])
         self._norms = sums([b.norms if sync_norms else 0 for b in blocks])
-        self._summed: dict[tuple[str, int], tuple[list[float], list[float]]] = {}
+        self._summed: dict[tuple[str, int], tuple[list[float], ...]] = {}
+        self._points = {
+            kind: [(_points(b.teacher_s), _points(b.student_s)) for b in every]
+            for kind, every in profile.types.items()
+        }
+        self._links = {kind: profile.link_of(kind) for kind in profile.types}
         limits = profile.memory_bytes or [inf] * self.devices
         # No stage needs more memory, whatever its blocks and rows.
         most = self._fixed[-1] + batch * (self._row[-1] + lead * max(self.crossing))
@@ -197,23 +214,25 @@ class StageCosts:
 
     # Seconds of one device
 
-    def _sums(self, kind: str, rows: int) -> tuple[list[float], list[float]]:
-        """Seconds of the teacher's and of the student's blocks before each boundary."""
-        if (kind, rows) not in self._summed:
-            blocks = self.profile.types[kind]
-            self._summed[kind, rows] = (
-                sums([at(b.teacher_s, rows) for b in blocks]),
-                sums([at(b.student_s, rows) for b in blocks]),
+    def _sums(self, kind: str, rows: int) -> tuple[list[float], ...]:
+        """Seconds before each boundary, the teacher's and the student's, and of crossing it."""
+        if (summed := self._summed.get((kind, rows))) is None:
+            link, blocks = self._links[kind], self._points[kind]
+            summed = self._summed[kind, rows] = (
+                sums([_between(teacher, rows) for teacher, _ in blocks]),
+                sums([_between(student, rows) for _, student in blocks]),
+                [link.transfer_s(rows * each) if each else 0.0 for each in self.crossing],
             )
-        return self._summed[kind, rows]
+        return summed
 
     def work_s(self, block: int, kind: str, rows: int) -> float:
         """Seconds of computing a block, a lower bound of its `turn`."""
-        student_s = self.profile.types[kind][block].student_s
-        return self.teacher_s(block, kind, rows) + at(student_s, rows)
+        _, student = self._points[kind][block]
+        return self.teacher_s(block, kind, rows) + _between(student, rows)
 
     def teacher_s(self, block: int, kind: str, rows: int) -> float:
-        return at(self.profile.types[kind][block].teacher_s, rows)
+        teacher, _ = self._points[kind][block]
+        return _between(teacher, rows)
 
     def measured(self, block: int, kind: str) -> list[tuple[int, float, float]]:
         """Rows, with the seconds of computing them and of the teacher's part."""
@@ -233,17 +252,15 @@ class StageCosts:
         Returns:
             The teacher's, the student's, those of receiving, of sending and of loading.
         """
-        teacher, student = self._sums(kind, rows)
+        teacher, student, crossing = self._sums(kind, rows)
         learned = student[stop] - student[first]
         if task:  # II-B: a baseline runs the teacher from the images on, and relays nothing
             return teacher[stop], learned, 0.0, 0.0, self.profile.load_s * rows / self.batch
-        link = self.profile.link_of(kind)
-        came, left = self.crossing[first], self.crossing[stop]
         return (
             teacher[stop] - teacher[first],  # line 10
             learned,  # lines 12, 13 and 16
-            link.transfer_s(rows * came) if came else 0.0,  # line 9
-            link.transfer_s(rows * left) if left else 0.0,  # line 11
+            crossing[first],  # line 9
+            crossing[stop],  # line 11
             0.0 if first else self.profile.load_s * rows / self.batch,  # line 8
         )
 
@@ -262,7 +279,7 @@ class StageCosts:
         With a barrier (not decoupled) it counts from the arrival of its input.
         """
         taught, learned, came, left, loads = self.parts(first, stop, kind, rows, task=task)
-        overlap = self.profile.link_of(kind).overlap
+        overlap = self._links[kind].overlap
         own_came, own_loads = (1 - overlap) * came, (1 - self.profile.load_overlap) * loads
         busy = taught + learned + own_came + (1 - overlap) * left + own_loads
         # Lines 9 to 11: only the teacher's blocks delay the next stage.
@@ -286,7 +303,7 @@ class StageCosts:
             return 0.0
         shared = self._gradient[stop] - self._gradient[first]
         norms = self._norms[stop] - self._norms[first]
-        links = [self.profile.link_of(kind) for kind in types]
+        links = [self._links[kind] for kind in types]
         slowest = max(link.all_reduce_s(shared, devices) for link in links)  # line 14
         norm_s = max(link.norm_s(devices) for link in links)
         return self.profile.sharing * (slowest + norms * norm_s)
@@ -361,7 +378,7 @@ class StageCosts:
 
     def own_s(self, block: int, device: int) -> float:
         """Seconds of a block on a device, without the teacher's blocks before it."""
-        teacher, student = self._sums(self.profile.devices[device], self.batch)
+        teacher, student, _ = self._sums(self.profile.devices[device], self.batch)
         stop = block + 1
         return teacher[stop] - teacher[block] + student[stop] - student[block]
 

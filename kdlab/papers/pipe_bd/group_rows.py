@@ -8,7 +8,8 @@ between two numbers of rows. The paper's devices are of one kind, so it splits e
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from math import inf
 
 from kdlab.papers.pipe_bd.block_cost import DeviceKind, StageCosts, sums
@@ -24,7 +25,7 @@ class Groups:
         self, costs: StageCosts, kinds: Sequence[DeviceKind], *, decoupled: bool
     ) -> None:
         self.costs, self.kinds, self.decoupled = costs, kinds, decoupled
-        self._turn = cache(partial(costs.turn, decoupled=decoupled))
+        self._turn = cache(self._turn_of)
         self._most = cache(costs.most_rows)
         self._all_reduce_s = cache(costs.all_reduce_s)
         self._alike = cache(self._alike_of)
@@ -35,7 +36,9 @@ class Groups:
         )
         self._least_s = cache(self._summed)
         self._every_type = frozenset(kind.type for kind in kinds)
+        self.least_rows = costs.batch * (1 - 1e-9)  # fewer are certainly not the batch
         self._lines = [_lines(costs, kind.type) for kind in kinds]
+        self._work = {k.type: work for k, (work, _) in zip(kinds, self._lines, strict=True)}
 
     def seconds(
         self, first: int, stop: int, counts: Counts, behind: float, below: float
@@ -53,10 +56,19 @@ class Groups:
             stage_s, relay = single_kind
             # Fig. 3b: later stages begin once the relay reaches them (0 with DPU)
             return max(stage_s, relay + behind)
-        if below < inf and not self._may(first, stop, counts, behind, below):
+        if self.most_rows(first, stop, counts, behind, below)[1] < self.least_rows:
             return inf
         stage_s = self.shared(first, stop, counts, behind, below)[0]
         return max(stage_s, behind) if self.decoupled else stage_s
+
+    def _turn_of(
+        self, first: int, stop: int, kind: str, rows: int
+    ) -> tuple[float, float, float]:
+        # A plain tuple, which the garbage collector soon leaves alone: there are 100,000 of them.
+        busy, beside, relay = self.costs.turn(
+            first, stop, kind, rows, decoupled=self.decoupled
+        )
+        return busy, beside, relay
 
     def _alike_of(
         self, first: int, stop: int, counts: Counts
@@ -69,10 +81,10 @@ class Groups:
         rows = -(-batch // devices)  # the paper's even split; the largest share decides
         if devices > batch or rows > self._most(first, stop, kind.memory):
             return inf, inf
-        turn = self._turn(first, stop, kind.type, rows)
+        busy, beside, relay = self._turn(first, stop, kind.type, rows)
         shared = self._all_reduce_s(first, stop, self._types(counts), devices)
-        stage_s = max(turn.busy + shared, turn.beside)
-        return stage_s, 0.0 if self.decoupled else turn.relay
+        stage_s = max(busy + shared, beside)
+        return stage_s, 0.0 if self.decoupled else relay
 
     def least_work(self, counts: Counts) -> list[float]:
         """Lower bound in seconds of a group's computing, summed before each boundary."""
@@ -99,28 +111,26 @@ class Groups:
         # A hair less: sums in another order differ in their last bits.
         return sums([s * (1 - 1e-9) for s in each])
 
-    def too_long(self, first: int, stop: int, counts: Counts, below: float) -> bool:
-        """Return True where this and every longer stage takes as long, whatever follows."""
-        return not self._may(first, stop, counts, -inf, below)
-
-    def _may(
+    def most_rows(
         self, first: int, stop: int, counts: Counts, behind: float, below: float
-    ) -> bool:
-        """Return False where lower bounds show that several kinds cannot do all rows in time."""
+    ) -> tuple[float, float]:
+        """Upper bounds of the rows that a stage does in less than `below` seconds.
+
+        Returns:
+            Those whatever follows, which no longer stage passes; and those before later stages
+            that take `behind` seconds.
+        """
         shared = self._all_reduce_s(first, stop, self._types(counts), sum(counts))
         # Not in the paper: lower bounds that are lines in rows rule out most stages quickly.
-        rows, later = 0.0, below - (-inf if self.decoupled else behind)
-        for line, number in zip(self._lines, counts, strict=True):
+        rows = before = 0.0
+        for (work, teacher), number in zip(self._lines, counts, strict=True):
             if number:
-                base, slope, own_base, own_slope = (
-                    each[stop] - each[first] for each in line
-                )
-                rows_alone, rows_before = (
-                    (below - shared - base) / slope,
-                    (later - own_base) / own_slope,
-                )
-                rows += number * min(rows_alone, rows_before)
-        return rows >= self.costs.batch * (1 - 1e-9)
+                each = work.rows(first, stop, below - shared)
+                rows += number * each
+                if not self.decoupled:
+                    each = min(each, teacher.rows(first, stop, below - behind))
+                before += number * each
+        return rows, before
 
     def most_within(
         self, first: int, stop: int, kind: DeviceKind, room: float, shared: float
@@ -131,8 +141,9 @@ class Groups:
             busy, beside, _ = self._turn(first, stop, kind.type, rows)
             return max(busy + shared, beside)
 
-        most = self._most(first, stop, kind.memory)
-        return bisect_right(range(1, most + 1), room, key=seconds)
+        by_line = self._work[kind.type].rows(first, stop, room - shared)
+        most = min(self._most(first, stop, kind.memory), max(0.0, by_line) + 1)
+        return bisect_right(range(1, int(most) + 1), room, key=seconds)
 
     def least_all_reduce_s(self, first: int, stop: int, devices: int) -> float:
         """Least seconds of line 14 among this many devices of any one type."""
@@ -232,11 +243,21 @@ def _exactly(numbers: Sequence[int], rows: Sequence[int], batch: int) -> list[in
     return exact
 
 
-def _lines(costs: StageCosts, kind: str) -> list[list[float]]:
-    """Lines below the seconds of computing and of the teacher, by rows: base and slope of each.
+@dataclass(frozen=True, slots=True)
+class _RowsLine:
+    """Seconds that are never more than a device's, by rows; summed before each boundary."""
 
-    Summed over the blocks before each boundary.
-    """
+    base: list[float]
+    slope: list[float]
+
+    def rows(self, first: int, stop: int, seconds: float) -> float:
+        """Upper bound of the rows that a device does of blocks [first, stop) in this time."""
+        base, slope = self.base, self.slope
+        return (seconds - (base[stop] - base[first])) / (slope[stop] - slope[first])
+
+
+def _lines(costs: StageCosts, kind: str) -> tuple[_RowsLine, _RowsLine]:
+    """Lines below the seconds of computing and of the teacher."""
     lines: list[list[float]] = [[], [], [], []]
     blocks = [costs.measured(block, kind) for block in range(costs.blocks)]
     # Never 0, so that it can be divided by
@@ -249,4 +270,5 @@ def _lines(costs: StageCosts, kind: str) -> list[list[float]]:
                 min(s - slope * r for r, s in zip(rows, times, strict=True))
             )
             lines[2 * k + 1].append(slope)
-    return [sums(own) for own in lines]
+    base, slope, own_base, own_slope = map(sums, lines)
+    return _RowsLine(base, slope), _RowsLine(own_base, own_slope)

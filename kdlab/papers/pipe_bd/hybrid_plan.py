@@ -268,8 +268,7 @@ class _Search:
             for _ in range(self.numbers[kind]):
                 left[kind] += 1
                 states.append(tuple(left))
-        every = range(1, self.widest + 1)
-        widths = [w for w in every if not coarse or w & (w - 1) == 0]
+        widths = [w for w in range(1, self.widest + 1) if not coarse or w & (w - 1) == 0]
         return states, partial(self._neighbours, states, widths)
 
     def _neighbours(
@@ -326,33 +325,34 @@ class _Search:
         limits: Sequence[float],
     ) -> None:
         """Put stages on the devices taken before the best plans of the rest, where better."""
-        work, relay = self.groups.least_work(taken), self.groups.relay_until(sum(taken))
+        groups, later, tried = self.groups, behind.seconds, 0
+        work, relay = groups.least_work(taken), groups.relay_until(sum(taken))
         for first in firsts:
             # A stage wins against idle devices at equal times.
             known = row.seconds[first]
-            below = min(
-                known if row.picked[first][2] else nextafter(known, inf), limits[first]
-            )
+            known = known if row.picked[first][2] else nextafter(known, inf)
+            below = min(known, limits[first])
             # Only stages before a rest that is fast enough
             begin = max(first + 1, bisect_right(behind.soonest, -below))
             # From short stages on: once one takes too long, every longer one does, too.
             for stop in range(begin, self.costs.blocks + 1):
                 if work[stop] - work[first] >= below:
                     break
-                if relay[stop] - relay[first] + behind.seconds[stop] >= below:
+                if relay[stop] - relay[first] + later[stop] >= below:
                     continue
-                self.looked_at += 1
-                self._turns -= 1
+                tried += 1
+                rows, rows_before = groups.most_rows(first, stop, taken, later[stop], below)
+                if rows < groups.least_rows:
+                    break
+                if rows_before < groups.least_rows:
+                    continue
                 # IV-C: the slowest device sets the throughput
-                seconds = self.groups.seconds(
-                    first, stop, taken, behind.seconds[stop], below
-                )
+                seconds = groups.seconds(first, stop, taken, later[stop], below)
                 if seconds < below:
                     row.seconds[first] = below = seconds
                     row.picked[first] = stop, rest, taken
-                elif seconds == inf and self.groups.too_long(first, stop, taken, below):
-                    break
-        self._turns -= 1 + len(firsts)
+        self.looked_at += tried
+        self._turns -= tried + 1 + len(firsts)
         if self._turns < 0:
             raise _TooMany
 
