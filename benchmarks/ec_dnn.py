@@ -134,11 +134,13 @@ def measure(
     overrides: Sequence[str] = (),
     experiment: str = EXPERIMENT,
     budget_s: float = BUDGET_S,
+    budget_steps: int | None = None,
 ) -> Report:
     """Measure all figures, with `repeats` seeds.
 
     overrides: of this experiment, a config of `methods/ensemble`.
     budget_s: overall time of each training, on machines side by side.
+    budget_steps: as long as this many steps of one model take here, in place of seconds.
     """
     with Scratch() as scratch:
         by = TrainedBy(experiment, list(overrides), scratch.folder)
@@ -146,6 +148,8 @@ def measure(
         step_ms, row_us = 1e3 * costs.prices.step_s, 1e6 * costs.prices.row_s
         say(f"a step takes {step_ms:.1f} ms, a row forward {row_us:.0f} us")
         train = partial(_train_all, scratch, by, costs.prices, say)
+        if budget_steps is not None:
+            budget_s = budget_steps * costs.prices.step_s
         every = candidates(costs, budget_s)
         first = train([(case, 0) for _, case in every])
         best = chosen(every, first, say)

@@ -31,6 +31,7 @@ class Bench(MeasurementSpec):
     experiment: of bench ec_dnn, the config that it trains by; null takes its default.
     settings: of that config, key=value.
     budget_s: of bench ec_dnn, overall time of each training, s; null takes its default.
+    budget_steps: in place of it, as long as this many steps of one model take.
     """
 
     name: Literal[
@@ -53,14 +54,18 @@ class Bench(MeasurementSpec):
     experiment: str | None = None
     settings: tuple[str, ...] = ()
     budget_s: Annotated[float, POSITIVE] | None = None
+    budget_steps: Annotated[int, Range(ge=1)] | None = None
 
     def cross_faults(self) -> Iterator[Fault]:
         if self.only and self.name not in WITH_PARTS:
             yield Fault("only", f"names parts, and bench {self.name} has none")
         if (self.images or self.without_images) and self.name != "ec_dnn":
             yield Fault("images", f"has no effect on bench {self.name}")
-        if (self.experiment or self.settings or self.budget_s) and self.name != "ec_dnn":
+        of_ec_dnn = self.experiment, self.settings, self.budget_s, self.budget_steps
+        if any(of_ec_dnn) and self.name != "ec_dnn":
             yield Fault("experiment", f"has no effect on bench {self.name}")
+        if self.budget_s and self.budget_steps:
+            yield Fault("budget_steps", "is in place of budget_s; set one of them")
         yield from missing_images(self.images)
 
     def measure(self, folder: Path, say: EmitLine) -> Measured:
@@ -74,6 +79,7 @@ class Bench(MeasurementSpec):
             "only": self.only,
             "experiment": self.experiment,
             "budget_s": self.budget_s,
+            "budget_steps": self.budget_steps,
             "overrides": overrides,
         }
         options = {name: value for name, value in asked.items() if value}

@@ -90,7 +90,7 @@ def test_all_figures(kdlab_home, elsewhere):
             "student={type: models/patch_net, patch: 8, width: 32}",
             "train.batch=20",
         ],
-        budget_s=0.3,
+        budget_steps=100,
     )
     figures = {f["name"]: f for f in report["figures"]}
     for name in ("ec_g", "ec_l", "ma_g", "ma_l", "e_g", "e_l", "s"):

@@ -102,6 +102,10 @@ def test_what_cannot_be_is_found_before_anything_is_measured():
         Bench(name="peers", only=("served",))
     with pytest.raises(SpecError, match="has no effect"):
         Bench(name="pipe_bd", images=("x.zip",))
+    with pytest.raises(SpecError, match="has no effect"):
+        Bench(name="peers", budget_steps=10)
+    with pytest.raises(SpecError, match="set one of them"):
+        Bench(name="ec_dnn", budget_s=1.0, budget_steps=10)
     with pytest.raises(SpecError, match="are not there"):
         Bench(name="ec_dnn", images=("x.zip",))
 
