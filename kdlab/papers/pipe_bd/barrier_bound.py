@@ -19,8 +19,9 @@ from kdlab.papers.pipe_bd.device_prices import LESS, DevicePrices
 
 _STEPS = 200  # of the times that are told apart
 # Of a device's speed in its price: quick ones are worth more where others wait for them. Which one
-# gives the best bound differs; the search ends where a plan is near it.
-_EXPONENTS, _NEAR = (2.0, 2.5, 1.5), 1.05
+# gives the best bound differs.
+_EXPONENTS = (2.0, 2.5, 1.5)
+NEAR = 1.05  # over the bound a plan is near enough: no other bound or order of devices is tried
 _MORE_ROWS = 1.06  # from one number of rows that is tried to the next
 
 
@@ -33,7 +34,7 @@ def barrier_bound_s(prices: DevicePrices, known_s: float) -> float:
     """
     bound, devices = 0.0, (prices.groups, prices.numbers, prices.widest)
     for exponent in _EXPONENTS:
-        if known_s > _NEAR * bound:
+        if known_s > NEAR * bound:
             raised = DevicePrices(*devices, exponent=exponent)
             bound = max(bound, _bound_s(raised, known_s))
     return bound

@@ -25,7 +25,7 @@ from itertools import accumulate, islice, product
 from math import comb, floor, inf, log10, nextafter, prod
 from operator import sub
 
-from kdlab.papers.pipe_bd.barrier_bound import barrier_bound_s
+from kdlab.papers.pipe_bd.barrier_bound import NEAR, barrier_bound_s
 from kdlab.papers.pipe_bd.block_cost import DeviceKind, StageCosts
 from kdlab.papers.pipe_bd.device_prices import DevicePrices
 from kdlab.papers.pipe_bd.group_rows import Counts, Groups
@@ -164,14 +164,19 @@ class _Search:
                 for order in (by_price, by_price[::-1])
             ]
             nearest = min(limit, min(steps)[0] * _ALIKE)
-            ways = [self._in_order(order) for _, order in sorted(steps)]
-            result = self._best_of(nearest, ways)
-            if result.plan is not None:
+            for _, order in sorted(steps):
+                nearer = self._best_of(nearest, self._in_order(order))
+                if nearer.plan is None:
+                    continue
+                result, nearest = nearer, nearer.step_s
+                if not self.decoupled:
+                    bound = max(bound, barrier_bound_s(self.prices, nearest))
+                if nearest <= NEAR * bound:
+                    break
+            if result is not None:
                 break
-        assert result is not None
-        if not self.decoupled and result.plan is not None:
-            bound = max(bound, barrier_bound_s(self.prices, result.step_s))
-        return replace(result, bound_s=bound)
+        result = result or PlanFound(None, inf, inf, 0)
+        return replace(result, bound_s=bound, looked_at=self.looked_at)
 
     def _first(self, bound: float) -> tuple[PlanFound | None, float]:
         """Find the best plan below the first limit that has one.
@@ -184,7 +189,7 @@ class _Search:
             # Devices of one kind take few turns, so these are not counted.
             self._turns = _MOST_TURNS if len(self.kinds) > 1 else inf
             for limit in _limits(bound):
-                result = self._best_of(limit, [way])
+                result = self._best_of(limit, way)
                 if result.plan is not None or limit == inf:
                     return result, bound
                 bound = limit
@@ -228,16 +233,13 @@ class _Search:
                 left[kind] -= 1
         return stages
 
-    def _best_of(self, limit: float, ways: Sequence[_Way]) -> PlanFound:
+    def _best_of(self, limit: float, way: _Way) -> PlanFound:
         """Find the best plan below the limit; among equals one without idle devices."""
-        best = PlanFound(None, inf, inf, 0)
-        for way in ways:
-            result = self._below(min(limit, best.step_s), way)
-            if result.plan is not None and len(result.plan.devices) < self.costs.devices:
-                without_idle = self._below(result.step_s * _ALIKE, way, idle=False)
-                result = replace(result, plan=without_idle.plan or result.plan)
-            best = min(best, result, key=lambda plan: plan.step_s)
-        return replace(best, looked_at=self.looked_at)
+        result = self._below(limit, way)
+        if result.plan is not None and len(result.plan.devices) < self.costs.devices:
+            without_idle = self._below(result.step_s * _ALIKE, way, idle=False)
+            result = replace(result, plan=without_idle.plan or result.plan)
+        return replace(result, looked_at=self.looked_at)
 
     def _every_way(self) -> _Way:
         """Stages on any devices.
@@ -363,10 +365,8 @@ class _Search:
             stages: first block, the block before which they stop, devices of each kind, and
                 seconds of all later stages.
         """
-        free = [
-            iter([d for d, k in enumerate(self.device_kinds) if k == kind])
-            for kind in self.kinds
-        ]
+        numbered = list(enumerate(self.device_kinds))
+        free = [iter([d for d, k in numbered if k == kind]) for kind in self.kinds]
         plan_stages = []
         for first, stop, counts, behind in stages:
             _, shares = self.groups.shared(first, stop, counts, behind)
