@@ -69,7 +69,9 @@ class MeasuredSeconds:
         """Return how many iterations fit into the budget."""
         rows = self.batch * self.workers * self.prices.row_s
         each = self.prices.step_s * (1 + p) + p * rows + (rows if diversity else 0.0)
-        return max(1, int(budget_s / each))
+        return max(
+            1, int(budget_s / each * (1 + 1e-9))
+        )  # as many steps as a budget is made of
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,8 @@ def measure(
 
     overrides: of this experiment, a config of `methods/ensemble`.
     budget_s: overall time of each training, on machines side by side.
-    budget_steps: as long as this many steps of one model take here, in place of seconds.
+    budget_steps: as long as this many steps of one model take here, in place of seconds. Then only
+        what relabelling costs beside a step depends on the machine.
     """
     with Scratch() as scratch:
         by = TrainedBy(experiment, list(overrides), scratch.folder)

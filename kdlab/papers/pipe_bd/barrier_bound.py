@@ -107,7 +107,7 @@ def _stages(
         most = costs.most_rows(first, stop, kind.memory)
         for least, end in rows:
             group_price = price * costs.batch / (end - 1)
-            if group_price > dearest:  # and fewer rows, on more devices, all the more
+            if group_price > dearest:  # more rows, on fewer devices, cost less
                 continue
             turn = costs.turn(first, stop, kind.type, least, decoupled=False)
             if turn.busy * LESS > left_s or least > most:  # and more rows all the more

@@ -94,6 +94,7 @@ class Profile:
 
 
 _Points = tuple[list[int], list[float]]  # profiled numbers of rows, and their seconds
+_Sums = tuple[list[float], list[float], list[float]]
 
 
 def at(by_rows: Mapping[int, float], rows: int) -> float:
@@ -176,7 +177,7 @@ class StageCosts:
         self._fixed = sums([b.fixed_bytes for b in blocks])
         self._row = sums([b.row_bytes for b in blocks])
         self._norms = sums([b.norms if sync_norms else 0 for b in blocks])
-        self._summed: dict[tuple[str, int], tuple[list[float], ...]] = {}
+        self._summed: dict[tuple[str, int], _Sums] = {}
         self._points = {
             kind: [(_points(b.teacher_s), _points(b.student_s)) for b in every]
             for kind, every in profile.types.items()
@@ -214,7 +215,7 @@ class StageCosts:
 
     # Seconds of one device
 
-    def _sums(self, kind: str, rows: int) -> tuple[list[float], ...]:
+    def _sums(self, kind: str, rows: int) -> _Sums:
         """Seconds before each boundary, the teacher's and the student's, and of crossing it."""
         if (summed := self._summed.get((kind, rows))) is None:
             link, blocks = self._links[kind], self._points[kind]

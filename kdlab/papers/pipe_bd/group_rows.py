@@ -36,7 +36,7 @@ class Groups:
         )
         self._least_s = cache(self._summed)
         self._every_type = frozenset(kind.type for kind in kinds)
-        self.least_rows = costs.batch * (1 - 1e-9)  # fewer are certainly not the batch
+        self.least_rows = costs.batch * (1 - 1e-6)  # fewer are certainly not the batch
         self._lines = [_lines(costs, kind.type) for kind in kinds]
         self._work = {k.type: work for k, (work, _) in zip(kinds, self._lines, strict=True)}
 
@@ -56,7 +56,7 @@ class Groups:
             stage_s, relay = single_kind
             # Fig. 3b: later stages begin once the relay reaches them (0 with DPU)
             return max(stage_s, relay + behind)
-        if self.most_rows(first, stop, counts, behind, below)[1] < self.least_rows:
+        if self.rows_in_time(first, stop, counts, behind, below)[1] < self.least_rows:
             return inf
         stage_s = self.shared(first, stop, counts, behind, below)[0]
         return max(stage_s, behind) if self.decoupled else stage_s
@@ -111,14 +111,14 @@ class Groups:
         # A hair less: sums in another order differ in their last bits.
         return sums([s * (1 - 1e-9) for s in each])
 
-    def most_rows(
+    def rows_in_time(
         self, first: int, stop: int, counts: Counts, behind: float, below: float
     ) -> tuple[float, float]:
         """Upper bounds of the rows that a stage does in less than `below` seconds.
 
         Returns:
-            Those whatever follows, which no longer stage passes; and those before later stages
-            that take `behind` seconds.
+            Those whatever follows, and no stage of more blocks does more; and those with later
+            stages of `behind` seconds, which are as many with DPU.
         """
         shared = self._all_reduce_s(first, stop, self._types(counts), sum(counts))
         # Not in the paper: lower bounds that are lines in rows rule out most stages quickly.
@@ -141,6 +141,7 @@ class Groups:
             busy, beside, _ = self._turn(first, stop, kind.type, rows)
             return max(busy + shared, beside)
 
+        # One more, since the line and its rows are rounded
         by_line = self._work[kind.type].rows(first, stop, room - shared)
         most = min(self._most(first, stop, kind.memory), max(0.0, by_line) + 1)
         return bisect_right(range(1, int(most) + 1), room, key=seconds)

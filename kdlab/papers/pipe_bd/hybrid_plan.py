@@ -343,14 +343,14 @@ class _Search:
                 if relay[stop] - relay[first] + later[stop] >= below:
                     continue
                 tried += 1
-                rows, rows_before = groups.most_rows(first, stop, taken, later[stop], below)
-                if rows < groups.least_rows:
+                stage = first, stop, taken, later[stop], below
+                any_rest, this_rest = groups.rows_in_time(*stage)
+                if any_rest < groups.least_rows:
                     break
-                if rows_before < groups.least_rows:
+                if this_rest < groups.least_rows:
                     continue
                 # IV-C: the slowest device sets the throughput
-                seconds = groups.seconds(first, stop, taken, later[stop], below)
-                if seconds < below:
+                if (seconds := groups.seconds(*stage)) < below:
                     row.seconds[first] = below = seconds
                     row.picked[first] = stop, rest, taken
         self.looked_at += tried
