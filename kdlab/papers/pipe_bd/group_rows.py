@@ -143,8 +143,12 @@ class Groups:
 
         # One more, since the line and its rows are rounded
         by_line = self._work[kind.type].rows(first, stop, room - shared)
-        most = min(self._most(first, stop, kind.memory), max(0.0, by_line) + 1)
-        return bisect_right(range(1, int(most) + 1), room, key=seconds)
+        most = int(min(self._most(first, stop, kind.memory), max(0.0, by_line) + 1))
+        step = 0  # down from there, since most profiles are nearly lines
+        while step < most and seconds(most - step) > room:
+            step = 2 * step + 1
+        low = max(0, most - step)
+        return low + bisect_right(range(low + 1, most - step // 2), room, key=seconds)
 
     def least_all_reduce_s(self, first: int, stop: int, devices: int) -> float:
         """Least seconds of line 14 among this many devices of any one type."""

@@ -159,11 +159,11 @@ class _Search:
         by_price = sorted(range(len(self.kinds)), key=self.prices.of.__getitem__)
         for limit in _limits(bound, 1.0) if result is None else ():
             # The best plan with stages of 1, 2, 4 ... devices is a limit for all others.
-            steps = [
-                (self._below(limit, self._in_order(order, coarse=True)).step_s, order)
-                for order in (by_price, by_price[::-1])
-            ]
-            nearest = min(limit, min(steps)[0] * _ALIKE)
+            nearest, steps = limit, []
+            for order in (by_price, by_price[::-1]):
+                coarse = self._below(nearest, self._in_order(order, coarse=True))
+                steps.append((coarse.step_s, order))
+                nearest = min(nearest, coarse.step_s * _ALIKE)
             for _, order in sorted(steps):
                 nearer = self._best_of(nearest, self._in_order(order))
                 if nearer.plan is None:
