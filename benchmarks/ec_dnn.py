@@ -69,9 +69,8 @@ class MeasuredSeconds:
         """Return how many iterations fit into the budget."""
         rows = self.batch * self.workers * self.prices.row_s
         each = self.prices.step_s * (1 + p) + p * rows + (rows if diversity else 0.0)
-        return max(
-            1, int(budget_s / each * (1 + 1e-9))
-        )  # as many steps as a budget is made of
+        # A hair more, so that the time of 1,000 steps is not 999 of them
+        return max(1, int(budget_s / each * (1 + 1e-9)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,13 @@ def test_a_budget_holds_what_is_relabelled_too():
     assert costs.iterations(1.0, diversity=0.6, p=0.1) < 80
 
 
+@pytest.mark.parametrize("steps", [1, 49, 1000])
+def test_the_time_of_some_steps_is_as_many_iterations(steps):
+    for number in range(1, 1000):
+        costs = MeasuredSeconds(UnitCosts(number * 1.7e-5, row_s=1e-5), batch=64, workers=4)
+        assert costs.iterations(steps * costs.prices.step_s) == steps
+
+
 COSTS = MeasuredSeconds(UnitCosts(step_s=0.01, row_s=2.4e-5), batch=64, workers=4)
 
 
